@@ -144,12 +144,11 @@ def draw_cells(
     texts: np.ndarray,
     *,
     label: str,
-    cmap: Any,
     colorbar: bool,
     **look: Any,
 ) -> tuple[Any, np.ndarray, Any]:
     """Draw a matrix with a text in each cell; return image, texts and colour bar."""
-    image = ax.imshow(values, cmap=cmap, **look)
+    image = ax.imshow(values, cmap=SEQUENTIAL, **look)
     drawn = np.empty(values.shape, dtype=object)
     for (row, column), value in np.ndenumerate(values):
         drawn[row, column] = ax.text(
@@ -201,36 +200,8 @@ def legend_above(
             break
 
 
-def place_labels(
-    ax: Any, x: np.ndarray, y: np.ndarray, labels: Sequence[str], fontsize: float = 9
-) -> list[Any]:
-    """Write each label where it covers the least of points, lines and other labels."""
-    ax.figure.figure.draw_without_rendering()  # fix the layout
-    points = ax.transData.transform(np.column_stack([x, y]))  # (n, 2) in pixels
-    taken = [_around(point, 4) for point in points]
-    for line in ax.lines:
-        if len(line.get_xdata()):
-            path = line.get_path().interpolated(8).vertices
-            taken += [_around(p, 2) for p in line.get_transform().transform(path)]
-    frame = ax.get_window_extent().extents
-    texts = []
-    for i, label in enumerate(labels):
-        text = ax.annotate(
-            wrapped(label, 30),
-            (x[i], y[i]),
-            xytext=(0, 0),
-            textcoords="offset points",
-            fontsize=fontsize,
-        )
-        others = taken[:i] + taken[i + 1 :]
-        place = min(_PLACES, key=lambda p: _cost(_move(text, p), others, frame))
-        taken.append(_move(text, place))
-        texts.append(text)
-    return texts
-
-
 # Offset in points and alignment of a label, in order of preference.
-_PLACES = (
+PLACES = (
     (6, 0, "left", "center"),
     (-6, 0, "right", "center"),
     (0, 7, "center", "bottom"),
@@ -242,35 +213,50 @@ _PLACES = (
     (0, 18, "center", "bottom"),
     (0, -18, "center", "top"),
 )
-
-
 # Cost of an area of a label outside of the axes, relative to one over a line.
 OUTSIDE = 20
 
 
-def _around(point: np.ndarray, radius: float) -> np.ndarray:
-    """Return a square around a point as left, bottom, right, top."""
-    return np.concatenate([point - radius, point + radius])
+def place_labels(
+    ax: Any, x: np.ndarray, y: np.ndarray, labels: Sequence[str]
+) -> list[Any]:
+    """Write each label where it covers the least of points, lines and other labels."""
+    from matplotlib.transforms import Bbox
+
+    ax.figure.figure.draw_without_rendering()  # fix the layout
+    points = ax.transData.transform(np.column_stack([x, y]))  # (n, 2) in pixels
+    taken = [Bbox([point - 4, point + 4]) for point in points]
+    for line in ax.lines:
+        path = line.get_transform().transform(line.get_path().interpolated(8).vertices)
+        taken += [Bbox([point - 2, point + 2]) for point in path]
+    frame = ax.get_window_extent()
+    texts = []
+    for i, label in enumerate(labels):
+        look: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}
+        text = ax.annotate(wrapped(label, 30), (x[i], y[i]), (0, 0), **look)
+        others = taken[:i] + taken[i + 1 :]
+        place = min(PLACES, key=lambda p: _cost(_move(text, p), others, frame))
+        taken.append(_move(text, place))
+        texts.append(text)
+    return texts
 
 
-def _move(text: Any, place: tuple[float, float, str, str]) -> np.ndarray:
-    """Move a label, and return its box as left, bottom, right, top."""
+def _move(text: Any, place: tuple[float, float, str, str]) -> Any:
+    """Move a label, and return its box."""
     dx, dy, ha, va = place
     text.set(position=(dx, dy), ha=ha, va=va)
-    return text.get_window_extent().extents
+    return text.get_window_extent()
 
 
-def _cost(box: np.ndarray, others: list[np.ndarray], frame: np.ndarray) -> float:
+def _cost(box: Any, others: Sequence[Any], frame: Any) -> float:
     """Return the area of a label over other items, plus a cost of that outside.
 
     Outside of the axes are their numbers, between which a label is unreadable.
     """
-    outside = (box[2] - box[0]) * (box[3] - box[1]) - _shared(box, frame)
-    return sum(_shared(box, other) for other in others) + OUTSIDE * outside
+    outside = box.width * box.height - _common_area(box, frame)
+    return sum(_common_area(box, other) for other in others) + OUTSIDE * outside
 
 
-def _shared(a: np.ndarray, b: np.ndarray) -> float:
-    """Return the area that two boxes share."""
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    return float(max(width, 0) * max(height, 0))
+def _common_area(a: Any, b: Any) -> float:
+    common = a.intersection(a, b)
+    return 0.0 if common is None else common.width * common.height

@@ -1,6 +1,6 @@
 """The points of groups of ensembles, and the lines fitted to them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy as np
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     LINES,
+    SEQUENTIAL,
     colour,
     ink,
     legend_above,
@@ -81,12 +82,6 @@ def fit_tradeoff(sharpness, diversity, *, log=False):
     return TradeoffFit(slope, intercept, log)
 
 
-def drawable(x: np.ndarray, y: np.ndarray, log: bool) -> np.ndarray:
-    """Return which points can be drawn on the axes."""
-    is_finite = np.isfinite(x) & np.isfinite(y)
-    return is_finite & (x > 0) & (y > 0) if log else is_finite
-
-
 def draw_points(
     ax: Any,
     x: np.ndarray,
@@ -94,7 +89,6 @@ def draw_points(
     groups: np.ndarray,
     *,
     color: np.ndarray | None,
-    cmap: Any,
 ) -> dict[str, Any]:
     """Draw a scatter per group, coloured by ``color`` on one scale, or by group."""
     scatters = {}
@@ -103,20 +97,20 @@ def draw_points(
         look: dict[str, Any] = {"color": colour(g, ax)}
         if color is not None:
             look = {"c": color[rows], "edgecolors": ink(ax), "linewidths": 0.6}
-            look |= _colour_scale(color, cmap)
+            look |= _colour_scale(color)
         scatters[group] = ax.scatter(
             x[rows], y[rows], s=52, marker=marker(g), zorder=3, **look
         )
     return scatters
 
 
-def _colour_scale(color: np.ndarray, cmap: Any) -> dict[str, Any]:
+def _colour_scale(color: np.ndarray) -> dict[str, Any]:
     """Return a scale of the finite values, on which the others are white."""
     from matplotlib import colormaps
 
     finite = color[np.isfinite(color)]
     low, high = (finite.min(), finite.max()) if finite.size else (0.0, 1.0)
-    white = colormaps.get_cmap(cmap).with_extremes(bad="white")
+    white = colormaps[SEQUENTIAL].with_extremes(bad="white")
     return {"cmap": white, "vmin": low, "vmax": high, "plotnonfinite": True}
 
 
@@ -157,7 +151,7 @@ def widen_axis(ax: Any, axis: str, values: np.ndarray, *, log: bool) -> None:
 
 def draw_legend(
     ax: Any,
-    groups: Mapping[str, Any],
+    groups: Iterable[str],
     fits: Mapping[str, TradeoffFit | None],
     *,
     is_grouped: bool,
@@ -166,13 +160,12 @@ def draw_legend(
 ) -> None:
     """Draw a legend with marker, line and slope of each group, and notes.
 
-    Without groups it has the slope only. ``groups`` are the scatters by name. A marker
-    has the colour of its points, and is white if they differ in colour.
+    Without groups it has the slope only. Markers are white if points differ in colour.
     """
     from matplotlib.lines import Line2D
 
     handles = []
-    for g, (group, scatter) in enumerate(groups.items()):
+    for g, group in enumerate(groups):
         look: dict[str, Any] = {"color": colour(g, ax), "linestyle": "none"}
         label = wrapped(str(group), 40) if is_grouped else ""
         fit = fits.get(group)
@@ -184,18 +177,11 @@ def draw_legend(
             look["marker"] = marker(g)
         if not is_filled:
             look["markeredgecolor"] = ink(ax)
-            look["markerfacecolor"] = _common_colour(scatter)
+            look["markerfacecolor"] = "white"
         if label:
             handles.append(Line2D([], [], label=label, **look))
     handles += [Line2D([], [], linestyle="none", label=note) for note in notes]
     legend_above(ax, handles)
-
-
-def _common_colour(scatter: Any) -> Any:
-    """Return the colour of all points of a scatter, white if they differ."""
-    scatter.update_scalarmappable()
-    colours = np.unique(scatter.get_facecolors(), axis=0)
-    return colours[0] if len(colours) == 1 else "white"
 
 
 def notes_on_missing(left_out: Sequence[str], color: np.ndarray | None) -> list[str]:

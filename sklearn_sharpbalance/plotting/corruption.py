@@ -7,11 +7,9 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.corruption._base import as_severities
 from sklearn_sharpbalance.corruption.sets import corrupted_sets
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.plotting._base import (
     Display,
@@ -31,7 +29,8 @@ __all__ = ["CorruptionDisplay"]
 class CorruptionDisplay(Display):
     """Accuracy of ensembles by severity of the corruption.
 
-    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+    Use :meth:`from_estimator` to make one, or pass accuracies that are known, such as
+    those of :func:`~sklearn_sharpbalance.evaluation.corruption_accuracy`.
 
     Parameters
     ----------
@@ -115,46 +114,7 @@ class CorruptionDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    @classmethod
-    def from_predictions(
-        cls, y_true, member_probas, *, severities=None, classes=None, **kwargs
-    ):
-        """Plot ensembles whose members' probabilities on corrupted data are known.
-
-        Parameters
-        ----------
-        y_true : array-like of shape (n_samples,)
-            Class codes, the columns of the probabilities; or any with ``classes``.
-        member_probas : dict of str to array-like
-            For each method the probabilities of its members, of shape (n_severities,
-            n_members, n_samples, n_classes), or with a first axis of kinds.
-        severities : sequence, default=None
-        classes : array-like of shape (n_classes,), default=None
-        **kwargs
-            Passed to :meth:`plot`.
-        """
-        methods = named(member_probas, "Ensemble")
-        if not methods:
-            raise InvalidInputError(
-                "member_probas has no ensembles. Pass at least one."
-            )
-        parts = [
-            _accuracies_of(y_true, probas, classes, name)
-            for name, probas in methods.items()
-        ]
-        counts = [len(ensemble) for ensemble, _ in parts]
-        if len(set(counts)) > 1:
-            raise InvalidInputError(
-                "All methods must be measured at the same severities, but their "
-                f"numbers are {counts}."
-            )
-        ensemble, member = (np.stack(part) for part in zip(*parts))
-        display = cls(
-            ensemble, member_accuracy=member, severities=severities, names=list(methods)
-        )
-        return display.plot(**kwargs)
-
-    def plot(self, ax=None, *, kind="lines", members=True, legend=True):
+    def plot(self, ax=None, *, kind="lines"):
         """Draw the accuracies.
 
         Parameters
@@ -162,14 +122,10 @@ class CorruptionDisplay(Display):
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
         kind : {"lines", "mean"}, default="lines"
-            Lines over the severities, or one bar per method, the mean over them.
-        members : bool, default=True
-            Draw the members' accuracy, if known: as dashed lines, or as the hatched
-            lower part of a bar, below the gain of the ensemble.
-        legend : bool, default=True
-            Whether to draw a legend.
+            Lines over the severities, dashed for members, or one bar per method, the
+            mean over them. Its lower, hatched part is that of the members.
         """
-        accuracy, member = self._check_arrays(members)
+        accuracy, member = self._check_arrays()
         names = check_names(self.names, len(accuracy), "Ensemble")
         severities = self.severities
         if severities is None:
@@ -195,15 +151,14 @@ class CorruptionDisplay(Display):
             members_mean = None if member is None else member.mean(1)
             self._draw_bars(ax, accuracy.mean(1), members_mean, names)
             _name_ticks(ax, names)
-        if legend:
-            _draw_legend(ax, kind, member is not None)
+        _draw_legend(ax, kind, member is not None)
         return self
 
-    def _check_arrays(self, members):
+    def _check_arrays(self):
         """Return the accuracies in percent, or raise if their shapes differ."""
         accuracy = 100 * np.asarray(self.accuracy, dtype=float)
         member = None
-        if members and self.member_accuracy is not None:
+        if self.member_accuracy is not None:
             member = 100 * np.asarray(self.member_accuracy, dtype=float)
         shapes = {v.shape for v in (accuracy, member) if v is not None}
         if accuracy.ndim != 2 or len(shapes) > 1:
@@ -267,29 +222,6 @@ def _measure(ensembles, sets, severities):
         )
     means = np.stack([np.mean(found, axis=0) for found in correct], axis=1)  # (K, S, 2)
     return means[..., 0], means[..., 1]
-
-
-def _accuracies_of(y_true, member_probas, classes, name):
-    """Return accuracies (S,) of an ensemble and of a member.
-
-    ``member_probas`` has shape ([kinds,] S, M, N, C).
-    """
-    probas = np.asarray(member_probas)
-    if probas.ndim not in (4, 5):
-        raise InvalidInputError(
-            f"The probabilities of {name!r} must have shape (n_severities, n_members, "
-            "n_samples, n_classes), or a further axis of corruptions in front, got "
-            f"{probas.shape}."
-        )
-    codes = encode_labels(
-        y_true, n_classes=probas.shape[-1], n_samples=probas.shape[-2], labels=classes
-    )
-    sets = probas.reshape(-1, *probas.shape[-3:])  # (kinds * S, M, N, C)
-    whole = np.stack([combine_probas(members) for members in sets])
-    ensemble = (whole.argmax(-1) == codes).mean(-1)  # (kinds * S,)
-    member = (sets.argmax(-1) == codes).mean((-1, -2))
-    by_severity = (-1, probas.shape[-4])  # (kinds, S)
-    return ensemble.reshape(by_severity).mean(0), member.reshape(by_severity).mean(0)
 
 
 def _start_below_the_lowest(ax, values):

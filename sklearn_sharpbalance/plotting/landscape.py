@@ -183,7 +183,7 @@ class LossLandscapeDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, color=None, cmap=SEQUENTIAL, colorbar=True):
+    def plot(self, ax=None, *, colorbar=True):
         """Draw the slice.
 
         The colours of a surface are logarithmic if it spans more than a factor of 20.
@@ -192,10 +192,6 @@ class LossLandscapeDisplay(Display):
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on, which may have other curves; None makes a new figure.
-        color : color, default=None
-            Colour of a curve; the next one of the palette if None.
-        cmap : str or Colormap, default="cividis"
-            Colours of a surface.
         colorbar : bool, default=True
             Whether to draw the scale of the colours.
         """
@@ -210,14 +206,14 @@ class LossLandscapeDisplay(Display):
         ax = self._start(ax, (5.0, 3.8), square=self.y is not None)
         self.line_ = self.contours_ = self.colorbar_ = self.points_ = None
         if self.y is None:
-            self._draw_curve(ax, loss, color)
+            self._draw_curve(ax, loss)
         else:
-            self._draw_surface(ax, loss, cmap, colorbar)
+            self._draw_surface(ax, loss, colorbar)
         return self
 
-    def _draw_curve(self, ax, loss, color):
-        color = colour(n_drawn(ax, "landscape"), ax) if color is None else color
-        look = {"color": color, "lw": 1.8, "gid": "landscape"}
+    def _draw_curve(self, ax, loss):
+        color = colour(n_drawn(ax, "landscape"), ax)
+        look: dict[str, Any] = {"color": color, "lw": 1.8, "gid": "landscape"}
         (self.line_,) = ax.plot(self.x, loss, label=self.name, **look)
         ax.set(xlabel=self.x_name, ylabel="Loss")
         ax.locator_params(axis="x", nbins=7)
@@ -231,17 +227,11 @@ class LossLandscapeDisplay(Display):
             if len(at) > 1:
                 place_labels(ax, at, height, self.position_names)
 
-    def _draw_surface(self, ax, loss, cmap, colorbar):
+    def _draw_surface(self, ax, loss, colorbar):
         loss = np.where(np.isfinite(loss), loss, np.nan)  # NaN stays white
         levels, is_log = _levels(np.nanmin(loss), np.nanmax(loss))
-        self.contours_ = ax.contourf(
-            self.x,
-            self.y,
-            loss,
-            levels=levels,
-            cmap=cmap,
-            norm="log" if is_log else None,
-        )
+        look: dict[str, Any] = {"cmap": SEQUENTIAL, "norm": "log" if is_log else None}
+        self.contours_ = ax.contourf(self.x, self.y, loss, levels=levels, **look)
         ax.contour(self.x, self.y, loss, levels=levels, colors="white", linewidths=0.5)
         ax.set(xlabel=self.x_name, ylabel=self.y_name, aspect="equal")
         ax.locator_params(nbins=6)
@@ -251,8 +241,7 @@ class LossLandscapeDisplay(Display):
             )
         if self.positions is not None:
             x, y = np.asarray(self.positions).T
-            look = {"color": "white", "edgecolors": "black", "s": 44, "zorder": 3}
-            self.points_ = ax.scatter(x, y, **look)
+            self.points_ = ax.scatter(x, y, s=44, c="white", ec="black", zorder=3)
             for text in place_labels(ax, x, y, self.position_names):
                 text.set(color="black")  # on white, whatever the style
                 text.set_bbox({"fc": "white", "ec": "none", "alpha": 0.75, "pad": 1})

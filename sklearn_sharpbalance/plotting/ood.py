@@ -117,7 +117,7 @@ class OODDisplay(Display):
         display = cls(scores_in, scores_out, score_name=score_name, name=name)
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, kind="roc", n_bins=30, color=None):
+    def plot(self, ax=None, *, kind="roc", n_bins=30):
         """Draw the ROC curve or the histogram.
 
         Parameters
@@ -129,8 +129,6 @@ class OODDisplay(Display):
             of the score among known and among other samples.
         n_bins : int, default=30
             Bins of the histogram.
-        color : color, default=None
-            Colour of the curve; the next one of the palette if None.
         """
         if kind not in ("roc", "histogram"):
             raise InvalidInputError(f"kind must be 'roc' or 'histogram', got {kind!r}.")
@@ -139,14 +137,14 @@ class OODDisplay(Display):
         is_roc = kind == "roc"
         ax = self._start(ax, (4.4, 4.8) if is_roc else (5.0, 3.8), square=is_roc)
         if is_roc:
-            self._draw_roc(ax, auroc, color)
+            self._draw_roc(ax, auroc)
         else:
             self._draw_histogram(ax, n_bins)
         tidy(ax)
         legend_above(ax, *ax.get_legend_handles_labels())
         return self
 
-    def _draw_roc(self, ax, auroc, color):
+    def _draw_roc(self, ax, auroc):
         n_before = n_drawn(ax, "roc")
         self.diagonal_ = draw_diagonal(ax)
         scores = np.concatenate([self.scores_in, self.scores_out])
@@ -156,7 +154,7 @@ class OODDisplay(Display):
         (self.line_,) = ax.plot(
             rejected,
             detected,
-            color=colour(n_before, ax) if color is None else color,
+            color=colour(n_before, ax),
             ls=LINES[n_before % len(LINES)],
             label=text if self.name is None else f"{self.name} ({text})",
             gid="roc",

@@ -6,7 +6,6 @@ from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     NAME_WIDTH,
-    SEQUENTIAL,
     Display,
     check_fitted,
     check_names,
@@ -147,15 +146,13 @@ class SubsetOverlapDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, cmap=SEQUENTIAL, colorbar=True):
+    def plot(self, ax=None, *, colorbar=True):
         """Draw the matrix of overlaps.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        cmap : str or Colormap, default="cividis"
-            Colours of the values.
         colorbar : bool, default=True
             Whether to draw the scale of the colours.
         """
@@ -172,7 +169,6 @@ class SubsetOverlapDisplay(Display):
             matrix,
             np.vectorize("{:.2f}".format)(matrix),
             label="Jaccard index",
-            cmap=cmap,
             colorbar=colorbar,
             vmin=0.0,
             vmax=1.0,
@@ -192,15 +188,13 @@ class SubsetOverlapDisplay(Display):
                 text.set_visible(False)
         return self
 
-    def plot_hardest(self, n_images=8, *, highest=True):
+    def plot_hardest(self, n_images=8):
         """Draw the images with the highest sharpness, one row per member.
 
         Parameters
         ----------
         n_images : int, default=8
             Number of images per member.
-        highest : bool, default=True
-            Draw the images with the highest sharpness; False draws the lowest.
         """
         with needing("matplotlib", "plot_hardest"):
             import matplotlib.pyplot as plt
@@ -217,8 +211,7 @@ class SubsetOverlapDisplay(Display):
                 f"{sharpness.shape[1]} samples. Pass the samples that the members "
                 "trained on, without those of the validation set."
             )
-        order = np.argsort(-sharpness if highest else sharpness, axis=1, kind="stable")
-        chosen = order[:, :n_images]
+        chosen = np.argsort(-sharpness, axis=1, kind="stable")[:, :n_images]
         names = check_names(self.member_names, len(sharpness), "Member", first=0)
         rows, columns = chosen.shape
         self.figure_, self.axes_ = plt.subplots(
@@ -240,7 +233,7 @@ class SubsetOverlapDisplay(Display):
                 ax.imshow(as_image(images[sample]), cmap="gray")
                 ax.set_title(title, fontsize=8)
                 ax.set(xticks=[], yticks=[])
-        self.figure_.suptitle("Sharpest samples" if highest else "Flattest samples")
+        self.figure_.suptitle("Sharpest samples")
         return self
 
 

@@ -134,7 +134,7 @@ class ReliabilityDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, kind="bars", color=None):
+    def plot(self, ax=None, *, kind="bars"):
         """Draw the diagram.
 
         Parameters
@@ -144,30 +144,26 @@ class ReliabilityDisplay(Display):
         kind : {"bars", "line"}, default="bars"
             Bars show the gap of each bin and the fraction of samples in it. Lines
             allow several predictors on the same axes.
-        color : color, default=None
-            The next colour of the palette if None.
         """
         if kind not in ("bars", "line"):
             raise InvalidInputError(f"kind must be 'bars' or 'line', got {kind!r}.")
         ax = self._start(ax, (4.4, 4.8), square=True)
-        n_before = n_drawn(ax, "reliability")
-        color = colour(n_before, ax) if color is None else color
         self.bars_ = self.gaps_ = self.fractions_ = self.line_ = self.sparse_ = None
         self.diagonal_ = draw_diagonal(ax)
         ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set(xlabel="Confidence", ylabel="Accuracy")
         tidy(ax)
         if kind == "bars":
-            self._draw_bars(ax, color)
+            self._draw_bars(ax)
         else:
-            self._draw_line(ax, color, n_before)
+            self._draw_line(ax)
         return self
 
     def _label(self):
         name = "Accuracy" if self.name is None else self.name
         return name if self.ece is None else f"{name} (ECE {self.ece:.3f})"
 
-    def _draw_bars(self, ax, color):
+    def _draw_bars(self, ax):
         """Draw the bars of each bin that has samples."""
         edges, counts = np.asarray(self.edges), np.asarray(self.counts)
         full = counts > 0
@@ -176,7 +172,7 @@ class ReliabilityDisplay(Display):
         place = {"x": edges[:-1][full], "width": np.diff(edges)[full], "align": "edge"}
         self.bars_ = ax.bar(
             height=accuracy,
-            color=color,
+            color=colour(0, ax),
             alpha=0.6,
             edgecolor="white",
             label=self._label(),
@@ -210,11 +206,12 @@ class ReliabilityDisplay(Display):
             ax, [bars[clear] for bars in drawn], [b.get_label() for b in drawn]
         )
 
-    def _draw_line(self, ax, color, n_before):
+    def _draw_line(self, ax):
+        n_before = n_drawn(ax, "reliability")
         counts = np.asarray(self.counts)
         sparse = _is_sparse(counts)
         look = {
-            "color": color,
+            "color": colour(n_before, ax),
             "marker": marker(n_before),
             "markersize": 5,
             "clip_on": False,

@@ -5,7 +5,7 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting._base import SEQUENTIAL, Display, draw_cells
+from sklearn_sharpbalance.plotting._base import Display, draw_cells
 
 __all__ = ["SearchDisplay"]
 
@@ -122,15 +122,13 @@ class SearchDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, cmap=SEQUENTIAL, colorbar=True):
+    def plot(self, ax=None, *, colorbar=True):
         """Draw the heat map.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        cmap : str or Colormap, default="cividis"
-            Colours of the scores.
         colorbar : bool, default=True
             Whether to draw the scale of the colours.
         """
@@ -146,7 +144,6 @@ class SearchDisplay(Display):
             scores,
             np.vectorize(_cell)(scores, errors),
             label=f"Mean {self.score_name}",
-            cmap=cmap,
             colorbar=colorbar,
             aspect="auto",
             origin="lower",

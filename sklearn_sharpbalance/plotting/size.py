@@ -7,7 +7,6 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss
 
-from sklearn_sharpbalance._validation import check_generator
 from sklearn_sharpbalance.aggregation.rules import combine_probas
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
@@ -28,6 +27,7 @@ from sklearn_sharpbalance.plotting._base import (
 
 __all__ = ["EnsembleSizeDisplay"]
 
+MAX_SUBSETS = 100  # of each size
 # Label, and function of class codes and the probabilities of an ensemble.
 METRICS = {
     "accuracy": ("Accuracy", lambda y, p: accuracy_score(y, p.argmax(1))),
@@ -44,7 +44,7 @@ class EnsembleSizeDisplay(Display):
     """A metric against the number of members.
 
     Use :meth:`from_estimator` or :meth:`from_predictions` to make one. The line is the
-    mean over the subsets of members, the band their range.
+    mean over the subsets of members, at most 100 of each size, the band their range.
 
     Parameters
     ----------
@@ -125,8 +125,6 @@ class EnsembleSizeDisplay(Display):
         metric="accuracy",
         labels=None,
         aggregation="mean_logit",
-        max_subsets=100,
-        random_state=None,
         name=None,
         **kwargs,
     ):
@@ -143,11 +141,6 @@ class EnsembleSizeDisplay(Display):
         labels : array-like of shape (n_classes,), default=None
             Label of each column.
         aggregation : str or Aggregation, default="mean_logit"
-        max_subsets : int, default=100
-            Largest number of subsets of each size. If there are more, this many are
-            drawn at random.
-        random_state : int, Generator, RandomState or None, default=None
-            Controls which subsets are drawn.
         name : str, default=None
             Name for the legend.
         **kwargs
@@ -160,8 +153,6 @@ class EnsembleSizeDisplay(Display):
             lambda rows: combine_probas(probas[rows], aggregation),
             metric=metric,
             labels=labels,
-            max_subsets=max_subsets,
-            random_state=random_state,
             name=name,
             **kwargs,
         )
@@ -175,8 +166,6 @@ class EnsembleSizeDisplay(Display):
         *,
         labels=None,
         metric="accuracy",
-        max_subsets=100,
-        random_state=None,
         name=None,
         **kwargs,
     ):
@@ -184,14 +173,13 @@ class EnsembleSizeDisplay(Display):
         M, N, C = probas.shape
         y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
         metric_name, function = _resolve_metric(metric)
-        rng = check_generator(random_state)
         sizes, scores = np.arange(1, M + 1), []
         for size in sizes:
-            subsets = map(list, member_subsets(M, size, max_subsets, rng))
+            subsets = map(list, member_subsets(M, size))
             scores.append(np.array([function(y, combine(rows)) for rows in subsets]))
         return cls(sizes, scores, metric_name=metric_name, name=name).plot(**kwargs)
 
-    def plot(self, ax=None, *, color=None):
+    def plot(self, ax=None):
         """Draw the mean over the subsets, their range, and every subset.
 
         Parameters
@@ -199,12 +187,10 @@ class EnsembleSizeDisplay(Display):
         ax : matplotlib Axes, default=None
             Axes to draw on, which may have other ensembles; None makes a new
             figure.
-        color : color, default=None
-            The next colour of the palette if None.
         """
         ax = self._start(ax)
         n_before = n_drawn(ax, "size")
-        color = colour(n_before, ax) if color is None else color
+        color = colour(n_before, ax)
         sizes = np.asarray(self.sizes)
         low, high = ([f(values) for values in self.scores] for f in (np.min, np.max))
         self.band_ = ax.fill_between(sizes, low, high, color=color, alpha=0.15, lw=0)
@@ -241,13 +227,12 @@ def _resolve_metric(metric):
     return METRICS[metric]
 
 
-def member_subsets(
-    n_members: int, size: int, max_subsets: int, rng: np.random.Generator
-) -> list[tuple[int, ...]]:
-    """Return all subsets of one size, or ``max_subsets`` of them drawn at random."""
-    if comb(n_members, size) <= max_subsets:
+def member_subsets(n_members: int, size: int) -> list[tuple[int, ...]]:
+    """Return all subsets of one size, or some of them drawn at random."""
+    if comb(n_members, size) <= MAX_SUBSETS:
         return list(combinations(range(n_members), size))
+    rng = np.random.default_rng(size)
     drawn: set[tuple[int, ...]] = set()
-    while len(drawn) < max_subsets:
+    while len(drawn) < MAX_SUBSETS:
         drawn.add(tuple(sorted(rng.permutation(n_members)[:size].tolist())))
     return sorted(drawn)

@@ -17,7 +17,6 @@ from sklearn_sharpbalance.metrics._tradeoff import (
     sharpness_label,
 )
 from sklearn_sharpbalance.plotting._base import (
-    SEQUENTIAL,
     Display,
     check_fitted,
     check_names,
@@ -29,7 +28,6 @@ from sklearn_sharpbalance.plotting._groups import (
     draw_fits,
     draw_legend,
     draw_points,
-    drawable,
     fit_tradeoff,
     notes_on_missing,
     plain_log_axes,
@@ -234,8 +232,8 @@ class TradeoffDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, fit=True, log=False, colorbar=True, cmap=SEQUENTIAL):
-        """Draw the points, their labels and the fitted lines.
+    def plot(self, ax=None, *, log=False, colorbar=True):
+        """Draw the points, their labels and lines fitted to three or more of a group.
 
         An ensemble whose sharpness or diversity is not finite is left out and listed
         in the legend. One whose colour is not finite, such as an improvement of -inf,
@@ -245,14 +243,10 @@ class TradeoffDisplay(Display):
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        fit : bool, default=True
-            Draw the least-squares line of each group with at least three points.
         log : bool, default=False
             Logarithmic axes; the lines are then fitted to logarithms.
         colorbar : bool, default=True
             Whether to draw the scale of the colours.
-        cmap : str or Colormap, default="cividis"
-            Colours of the values.
         """
         x = np.asarray(self.sharpness, dtype=float)
         y = np.asarray(self.diversity, dtype=float)
@@ -260,28 +254,22 @@ class TradeoffDisplay(Display):
         color = None if self.color is None else np.asarray(self.color, dtype=float)
         labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
         _check_lengths(sharpness=x, diversity=y, groups=groups, color=color)
-        shown = drawable(x, y, log=log and not fit)
-        if log and fit and shown.any():
+        shown = np.isfinite(x) & np.isfinite(y)
+        if log and shown.any():
             # Raise before a figure is made if a value is not positive.
             fit_tradeoff(x[shown], y[shown], log=True)
-        notes = notes_on_missing(
-            labels[~shown], None if color is None else color[shown]
-        )
+        color = None if color is None else color[shown]
+        notes = notes_on_missing(labels[~shown], color)
         x, y, groups, labels = x[shown], y[shown], groups[shown], labels[shown]
         ax = self._start(ax, (5.4, 4.0))
-        self.scatters_ = draw_points(
-            ax, x, y, groups, color=None if color is None else color[shown], cmap=cmap
-        )
+        self.scatters_ = draw_points(ax, x, y, groups, color=color)
         widen_axis(ax, "x", x, log=log)
         widen_axis(ax, "y", y, log=log)
         if log:
             plain_log_axes(ax)
         else:
             ax.locator_params(axis="x", nbins=4)
-        self.lines_: dict[str, Any] = {}
-        self.fits_: dict[str, Any] = {}
-        if fit:
-            self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log=log)
+        self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log=log)
         ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
         tidy(ax)
         ax.margins(0.12)

@@ -33,7 +33,7 @@ def tradeoff(ax, slope=0.4):
 def corruption(ax, top=0.9):
     accuracy = np.array([[top, 0.8, 0.6], [0.92, 0.82, 0.7]])
     display = CorruptionDisplay(accuracy, member_accuracy=accuracy - 0.04)
-    display.plot(ax, kind="mean", legend=False)
+    display.plot(ax, kind="mean")
 
 
 def landscape(ax, width=1.0):

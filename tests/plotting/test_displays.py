@@ -66,9 +66,6 @@ BUILDERS = {
     "CorruptionDisplay.from_estimator": lambda e, d, show: show(
         {"one": e}, d.X, d.y, corruptions=["feature_shift"], severities=(1, 3)
     ),
-    "CorruptionDisplay.from_predictions": lambda e, d, show: show(
-        Y, {"a": PROBAS[None], "b": PROBAS[None, None]}, kind="mean"
-    ),
     "OODDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.X[::-1] * 3, score="pds"
     ),
@@ -125,7 +122,6 @@ def unchanged_global_state():
 
 # One or two constructors of each display.
 MAIN = [key for key in BUILDERS if key.endswith("from_estimator")]
-MAIN += ["CorruptionDisplay.from_predictions"]
 
 
 @pytest.fixture(scope="module", params=rest_slow(BUILDERS, MAIN))

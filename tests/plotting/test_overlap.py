@@ -37,9 +37,6 @@ def test_hardest_images_have_the_highest_sharpness(ensemble, digits):
             shown = ax.images[0].get_array()
             np.testing.assert_array_equal(shown, digits.images[sample])
             assert ax.get_title() == f"{digits.y[sample]}\n{scores[sample]:.3g}"
-    display.plot_hardest(2, highest=False)
-    flattest = digits.images[ensemble.sharpness_[0].argmin()]
-    np.testing.assert_array_equal(display.axes_[0, 0].images[0].get_array(), flattest)
 
 
 def test_pandas_objects_are_indexed_by_position(ensemble, digits):

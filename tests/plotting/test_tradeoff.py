@@ -6,7 +6,6 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
-from matplotlib.colors import to_rgba
 from scipy.stats import linregress
 from sklearn.metrics import accuracy_score
 
@@ -183,8 +182,6 @@ def test_points_that_are_not_finite_are_left_out_and_listed():
     assert display.scatters_["all"].get_clim() == (1.0, 9.0)
     nothing = TradeoffDisplay([np.nan, 1.0], [1.0, np.nan], color=[1, 2]).plot()
     assert legend_texts(nothing) == ["off the axes: Ensemble 1, Ensemble 2"]
-    zero = TradeoffDisplay([0.0, 1, 2], [1.0, 2, 3]).plot(log=True, fit=False)
-    assert legend_texts(zero) == ["off the axes: Ensemble 1"]
 
 
 def test_axis_has_the_name_of_the_sharpness(ensemble, digits):
@@ -247,21 +244,8 @@ def test_long_names_of_groups_leave_room_for_the_axes():
 @pytest.mark.parametrize("log", [False, True])
 def test_axes_do_not_zoom_into_small_differences(log):
     x, y = [0.4001, 0.4012, 0.4003], [0.6, 0.601, 0.602]
-    ax = TradeoffDisplay(x, y).plot(fit=False, log=log).ax_
+    ax = TradeoffDisplay(x, y).plot(log=log).ax_
     for (low, high), largest in ((ax.get_xlim(), 0.4012), (ax.get_ylim(), 0.602)):
         assert high - low >= 0.18 * largest
-    wide = TradeoffDisplay([0.1, 0.9, 0.5], y).plot(fit=False).ax_
+    wide = TradeoffDisplay([0.1, 0.9, 0.5], y).plot().ax_
     assert wide.get_xlim()[1] < 1.1  # it is not made longer
-
-
-def test_markers_of_the_legend_have_the_colours_of_their_points():
-    display = TradeoffDisplay(
-        [1, 2, 3, 4], [1, 2, 3, 4], color=[0.1, 0.5, 0.7, 0.9], groups=list("abcc")
-    ).plot(fit=False)
-    handles = display.ax_.get_legend().legend_handles
-    for name, handle in zip("ab", handles):
-        (face,) = display.scatters_[name].get_facecolors()
-        np.testing.assert_allclose(handle.get_markerfacecolor(), face)
-        (edge,) = display.scatters_[name].get_edgecolors()
-        assert to_rgba(handle.get_markeredgecolor()) == tuple(edge)
-    assert handles[2].get_markerfacecolor() == "white"  # its points differ
