@@ -214,7 +214,7 @@ class BaseDeepEnsemble(
         """
         with own_torch_modes():
             X = self._net_inputs(X)
-            return member_logits(self._nets(), X, self.input_format_.shape)
+            return self._logits_of(self._nets(), X)
 
     def member_inputs(self, X):
         """Return validated samples in the layout that the modules take.
@@ -239,7 +239,7 @@ class BaseDeepEnsemble(
         check_layout(self, fmt, fitted)
         if fmt.shapes != fitted.shapes:  # the module may accept other lengths
             try:
-                member_logits(self.estimators_[:1], take_rows(X, slice(1)))
+                self._logits_of(self.estimators_[:1], take_rows(X, slice(1)))
             except Exception as error:  # its type depends on the module
                 raise other_layout(self, fmt, fitted) from error
         return X
@@ -284,10 +284,10 @@ class BaseDeepEnsemble(
         for n_members in range(1, len(nets)):
             with own_torch_modes():  # ends before the yield, where user code runs
                 stage = self.aggregation_.stage(nets[:n_members])
-                logits = member_logits(stage, X, self.input_format_.shape)
+                logits = self._logits_of(stage, X)
             yield logits
         with own_torch_modes():
-            logits = member_logits(self.predictors_, X, self.input_format_.shape)
+            logits = self._logits_of(self.predictors_, X)
         yield logits
 
     def score(self, X, y=None, sample_weight=None):
@@ -395,7 +395,12 @@ class BaseDeepEnsemble(
         """Return the logits of the nets that predict."""
         with own_torch_modes():
             X = self._net_inputs(X)
-            return member_logits(self.predictors_, X, self.input_format_.shape)
+            return self._logits_of(self.predictors_, X)
+
+    def _logits_of(self, nets, X):
+        """Return the logits of nets, with as many threads as in ``fit``."""
+        with torch_threads(self.engine_.threads):
+            return member_logits(nets, X, self.input_format_.shape)
 
     def _aggregate(self, logits):
         n_logits, n_classes = logits.shape[-1], len(self.classes_)

@@ -19,7 +19,6 @@ from torch.nn.modules.module import (
 )
 from torch.utils.data import TensorDataset
 
-from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.data.columns import MAX_CATEGORIES, Column, TableColumns
 from sklearn_sharpbalance.data.inputs import InputFormat, check_X
@@ -308,7 +307,7 @@ def _try_out(estimator):
             return  # a module may need integers
         if getattr(estimator, "trunk_", None) is not None:
             X = estimator.trunk_.features(X, fmt.shape)
-        estimator._aggregate(member_logits(estimator.predictors_, X, fmt.shape))
+        estimator._aggregate(estimator._logits_of(estimator.predictors_, X))
 
 
 def _sample(fmt):

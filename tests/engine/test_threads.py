@@ -1,5 +1,6 @@
 """Small networks train with one thread; torch's setting is restored."""
 
+import multiprocessing
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -79,6 +80,48 @@ def test_large_networks_and_pictures_use_the_setting_of_torch(seen):
     clf = DeepEnsembleClassifier(SmallCNN, callbacks=[Threads()], **FAST)
     assert clf.fit(pictures, y).engine_.threads is None
     assert set(seen) == {2}
+
+
+class OwnNetwork(nn.Module):
+    """Records the number of threads of every forward pass."""
+
+    def __init__(self, n_features=4, n_classes=3):
+        super().__init__()
+        self.last = nn.Linear(n_features, n_classes)
+
+    def forward(self, x):
+        Threads.seen.append(torch.get_num_threads())
+        return self.last(x)
+
+
+def test_predictions_and_load_use_the_threads_of_the_fit(seen, tmp_path):
+    clf = DeepEnsembleClassifier(OwnNetwork, **FAST).fit(X, y)
+    clf.save(tmp_path / "model")
+    seen.clear()
+    clf.predict(X)
+    clf.member_predict_proba(X)
+    list(clf.staged_predict_proba(X))
+    load(tmp_path / "model", module=OwnNetwork).predict(X)
+    assert set(seen) == {1}
+    assert torch.get_num_threads() == 2
+
+
+@pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
+@pytest.mark.skipif(
+    "fork" not in multiprocessing.get_all_start_methods(), reason="fork"
+)
+def test_a_process_forked_after_predictions_can_predict(two_threads, tmp_path):
+    clf = DeepEnsembleClassifier(**FAST).fit(X, y)
+    clf.save(tmp_path / "model")
+    many = np.resize(X, (5000, 4))
+    for one in (clf, load(tmp_path / "model")):
+        one.predict_proba(many)
+        fork = multiprocessing.get_context("fork")
+        process = fork.Process(target=one.predict_proba, args=(many,))
+        process.start()
+        process.join(60)
+        process.kill()
+        assert process.exitcode == 0
 
 
 @pytest.mark.parametrize(
