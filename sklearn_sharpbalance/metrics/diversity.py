@@ -87,12 +87,6 @@ def disagreement(member_probas):
         [\arg\max p_i(x_n) \ne \arg\max p_j(x_n)]
 
     If a member's highest probabilities are equal, it predicts the first such class.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import disagreement
-    >>> disagreement([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
-    0.5
     """
     predictions = check_member_probas(member_probas).argmax(axis=-1)  # (M, N)
     if len(predictions) == 1:
@@ -102,6 +96,8 @@ def disagreement(member_probas):
 
 def disagreement_error_ratio(y_true, member_probas, *, labels=None):
     r"""Disagreement of the members divided by their mean error (DER).
+
+    R. Theisen et al., "When are ensembles really effective?", NeurIPS 2023.
 
     Parameters
     ----------
@@ -123,10 +119,6 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
     -----
     :math:`\mathrm{DER} = \mathbb E[\mathrm{Dis}(f, f')] / \mathbb E[\mathrm{Err}(f)]`.
     A class missing from ``y_true`` changes nothing.
-
-    References
-    ----------
-    .. [1] R. Theisen et al., "When are ensembles really effective?", NeurIPS 2023.
 
     Examples
     --------
@@ -152,6 +144,9 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
 def unique_predictions(member_probas, *, per_sample=False):
     """Number of different classes that the members predict for a sample.
 
+    A. Rubinstein et al., "Scalable ensemble diversification for OOD generalization
+    and detection", 2024.
+
     Parameters
     ----------
     member_probas : array-like of shape (n_members, n_samples, n_classes)
@@ -163,17 +158,6 @@ def unique_predictions(member_probas, *, per_sample=False):
     -------
     float or ndarray of shape (n_samples,)
         From 1 (always with one member) to ``min(n_members, n_classes)``.
-
-    References
-    ----------
-    .. [1] A. Rubinstein et al., "Scalable ensemble diversification for OOD
-       generalization and detection", 2024.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import unique_predictions
-    >>> unique_predictions([[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]])
-    1.5
     """
     predictions = check_member_probas(member_probas).argmax(axis=-1)  # (M, N)
     predictions.sort(axis=0)
@@ -183,6 +167,9 @@ def unique_predictions(member_probas, *, per_sample=False):
 
 def variance_diversity(member_probas):
     r"""Variance of the members' outputs, summed over classes, averaged over samples.
+
+    L. A. Ortega, R. Cabañas and A. Masegosa, "Diversity and generalization in
+    neural network ensembles", AISTATS 2022.
 
     Parameters
     ----------
@@ -199,11 +186,6 @@ def variance_diversity(member_probas):
     -----
     .. math:: \frac1N \sum_n \sum_c \frac{1}{M-1} \sum_m
         \bigl(p_c^m(x_n) - \bar p_c(x_n)\bigr)^2
-
-    References
-    ----------
-    .. [1] L. A. Ortega, R. Cabañas and A. Masegosa, "Diversity and generalization
-       in neural network ensembles", AISTATS 2022.
 
     Examples
     --------
@@ -235,6 +217,9 @@ def _pairwise_kl(probas):
 def kl_diversity(member_probas):
     r"""Mean Kullback-Leibler divergence over ordered pairs of members and samples.
 
+    S. Fort, H. Hu and B. Lakshminarayanan, "Deep ensembles: a loss landscape
+    perspective", 2019.
+
     Parameters
     ----------
     member_probas : array-like of shape (n_members, n_samples, n_classes)
@@ -250,11 +235,6 @@ def kl_diversity(member_probas):
     -----
     .. math:: \frac{1}{M(M-1)} \sum_{i \ne j} \frac1N \sum_n
         \sum_c p_c^i(x_n) \log\frac{p_c^i(x_n)}{p_c^j(x_n)}
-
-    References
-    ----------
-    .. [1] S. Fort, H. Hu and B. Lakshminarayanan, "Deep ensembles: a loss landscape
-       perspective", 2019.
 
     Examples
     --------
@@ -272,6 +252,8 @@ def ensemble_improvement_rate(
     y_true, member_probas, *, ensemble_proba=None, labels=None
 ):
     r"""Fraction of the members' mean error that the ensemble removes (EIR).
+
+    R. Theisen et al., "When are ensembles really effective?", NeurIPS 2023.
 
     Parameters
     ----------
@@ -291,10 +273,6 @@ def ensemble_improvement_rate(
     -----
     :math:`\mathrm{EIR} = (\mathbb E[\mathrm{Err}(f)] - \mathrm{Err}_{\mathrm{ens}})
     / \mathbb E[\mathrm{Err}(f)]`.
-
-    References
-    ----------
-    .. [1] R. Theisen et al., "When are ensembles really effective?", NeurIPS 2023.
 
     Examples
     --------

@@ -41,12 +41,6 @@ def negative_log_likelihood(y_true, proba, *, labels=None, sample_weight=None):
     float
         Smaller is better, finite: as in :func:`sklearn.metrics.log_loss`,
         probabilities are clipped at the machine epsilon of their dtype.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import negative_log_likelihood
-    >>> round(negative_log_likelihood([0, 1], [[0.5, 0.5], [0.75, 0.25]]), 4)
-    1.0397
     """
     y, array = labels_and_proba(y_true, proba, labels)
     true = array[np.arange(len(y)), y]  # (N,)
@@ -144,6 +138,8 @@ def fit_temperature(
 ):
     r"""Find the temperature that minimises the negative log-likelihood.
 
+    C. Guo et al., "On calibration of modern neural networks", ICML 2017.
+
     Parameters
     ----------
     y_true : array-like of shape (n_samples,)
@@ -167,10 +163,6 @@ def fit_temperature(
         predictor. If the likelihood increases up to a bound (the lower if all samples
         are right, the upper if they are no better than chance), that bound and an
         ``UndefinedMetricWarning``.
-
-    References
-    ----------
-    .. [1] C. Guo et al., "On calibration of modern neural networks", ICML 2017.
 
     Examples
     --------
@@ -215,6 +207,9 @@ def temperature_or_one(y, logits, bounds, weight=None):
 def nll_after_temperature(y_true, proba_or_logits, *, cv=2, kind="auto", labels=None):
     """Negative log-likelihood at the best temperature.
 
+    A. Ashukha et al., "Pitfalls of in-domain uncertainty estimation and ensembling
+    in deep learning", ICLR 2020 (the calibrated log-likelihood).
+
     Without it, a comparison of ensembles is mostly one of their temperatures.
 
     Parameters
@@ -230,11 +225,6 @@ def nll_after_temperature(y_true, proba_or_logits, *, cv=2, kind="auto", labels=
     -------
     float
         In nats, smaller is better.
-
-    References
-    ----------
-    .. [1] A. Ashukha et al., "Pitfalls of in-domain uncertainty estimation and
-       ensembling in deep learning", ICLR 2020 (the calibrated log-likelihood).
 
     Examples
     --------

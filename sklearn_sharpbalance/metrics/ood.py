@@ -43,12 +43,6 @@ def bma_score(member_probas):
     -------
     ndarray of shape (n_samples,)
         :math:`\max_c \frac1M \sum_m p_c^m(x)`, from ``1 / n_classes`` to 1.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import bma_score
-    >>> bma_score([[[0.75, 0.25]], [[0.25, 0.75]]])
-    array([0.5])
     """
     probas = check_member_probas(member_probas)
     return probas.mean(axis=0, dtype=np.float64).max(axis=-1)
@@ -56,6 +50,9 @@ def bma_score(member_probas):
 
 def msp_score(proba):
     """Maximum softmax probability (MSP); larger = more in distribution.
+
+    D. Hendrycks and K. Gimpel, "A baseline for detecting misclassified and out-of-
+    distribution examples in neural networks", ICLR 2017.
 
     Parameters
     ----------
@@ -68,17 +65,6 @@ def msp_score(proba):
     -------
     ndarray of shape (n_samples,)
         From ``1 / n_classes`` to 1.
-
-    References
-    ----------
-    .. [1] D. Hendrycks and K. Gimpel, "A baseline for detecting misclassified and
-       out-of-distribution examples in neural networks", ICLR 2017.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import msp_score
-    >>> msp_score([[0.75, 0.25]])
-    array([0.75])
     """
     if np.ndim(proba) == 3:
         maxima = check_member_probas(proba, "proba").max(axis=-1)  # (M, N)
@@ -88,6 +74,9 @@ def msp_score(proba):
 
 def predictive_diversity_score(member_probas):
     r"""Predictive diversity score (PDS); larger = more out of distribution.
+
+    A. Rubinstein et al., "Scalable ensemble diversification for OOD generalization
+    and detection", 2024.
 
     Parameters
     ----------
@@ -100,11 +89,6 @@ def predictive_diversity_score(member_probas):
         :math:`\frac1C \sum_c \max_m p_c^m(x)`, from :math:`1/C` (always with one
         member) to :math:`\min(M, C)/C`. For one-hot predictions it is the number of
         unique predictions divided by :math:`C`.
-
-    References
-    ----------
-    .. [1] A. Rubinstein et al., "Scalable ensemble diversification for OOD
-       generalization and detection", 2024.
 
     Examples
     --------
@@ -156,6 +140,9 @@ def predictive_entropy(probas):
 def mutual_information(member_probas):
     r"""Mutual information of prediction and member, for each sample, in nats.
 
+    S. Depeweg et al., "Decomposition of uncertainty in Bayesian deep learning",
+    ICML 2018.
+
     Parameters
     ----------
     member_probas
@@ -172,17 +159,6 @@ def mutual_information(member_probas):
     :math:`H(\bar p) - \frac1M \sum_m H(p^m)`: the part of the predictive entropy
     that is due to differences between the members (epistemic). The rest is the mean
     entropy of the members (aleatoric).
-
-    References
-    ----------
-    .. [1] S. Depeweg et al., "Decomposition of uncertainty in Bayesian deep learning",
-       ICML 2018.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import mutual_information
-    >>> mutual_information([[[1.0, 0.0]], [[0.0, 1.0]]]).round(4)
-    array([0.6931])
     """
     probas = check_member_probas(member_probas)
     total = _entropy(probas.mean(axis=0, dtype=np.float64))  # (N,)

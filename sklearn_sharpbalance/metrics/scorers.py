@@ -79,12 +79,6 @@ class EnsembleScorer:
         -1 if smaller is better.
     **options
         More arguments of the metric, such as ``n_bins=10``.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance.metrics import get_scorer
-    >>> get_scorer("neg_expected_calibration_error", n_bins=10)
-    EnsembleScorer(expected_calibration_error, sign=-1, n_bins=10)
     """
 
     def __init__(self, metric: Callable, call: Callable, sign: int = 1, **options):

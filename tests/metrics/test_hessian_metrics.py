@@ -179,9 +179,6 @@ def test_invalid_options_raise():
         message = rf"tol must be a float in the range \[0.0, inf\), got {tol!r}"
         with pytest.raises(InvalidInputError, match=message):
             hessian_top_eigenvalue(net, X, y, tol=tol)
-    for limit in (0, 1.5, "a"):
-        with pytest.raises(InvalidInputError, match=rf"max_iter .* got {limit!r}"):
-            hessian_top_eigenvalue(net, X, y, max_iter=limit)
     with torch.no_grad():
         for p in net.module_.parameters():
             p.zero_()
@@ -194,6 +191,6 @@ def test_lanczos_without_convergence_raises(monkeypatch):
         raise ArpackNoConvergence("No convergence", np.array([]), np.zeros((0, 0)))
 
     monkeypatch.setattr(hessian, "eigsh", gives_up)
-    message = r"Lanczos did not converge to tol=0.001 in 7 iterations. Raise max_iter"
+    message = r"Lanczos did not converge to tol=0.001. Raise tol"
     with pytest.raises(SharpBalanceError, match=message):
-        hessian_top_eigenvalue(mlp(), *samples(12), max_iter=7)
+        hessian_top_eigenvalue(mlp(), *samples(12))

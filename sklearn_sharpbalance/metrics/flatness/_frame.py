@@ -61,13 +61,8 @@ class Member(NamedTuple):
         return values.double().mean().item()
 
 
-class _Samples(NamedTuple):
-    X: Any
-    y: np.ndarray  # (N,) codes
-
-
-def _nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
-    """Return the nets of a model, and the samples as their modules take them."""
+def _nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, Any, np.ndarray]:
+    """Return the nets of a model, their input, and the codes of the classes (N,)."""
     if hasattr(model, "estimators_") and hasattr(model, "classes_"):
         nets = list(model.estimators_)
         _refuse_own_columns(model)
@@ -84,7 +79,7 @@ def _nets_and_samples(model: Any, X: Any, y: Any) -> tuple[list, _Samples]:
                 f"ensemble with `estimators_` and `classes_`, got {type(net).__name__}."
                 " Call fit (or net.initialize()) first."
             )
-    return nets, _Samples(X, _codes(X, y, labels))
+    return nets, X, _codes(X, y, labels)
 
 
 def _refuse_own_columns(model):
@@ -120,19 +115,18 @@ def _codes(X, y, labels):
     return y.astype(np.int64)
 
 
-def _choose(samples, *, n_samples, batch_size, rng):
+def _choose(X, y, *, n_samples, batch_size, rng):
     """Return all samples or random ones; a multiple of ``batch_size`` if not fewer."""
-    n = len(Rows(samples.X, samples.y))
+    n = len(Rows(X, y))
     wanted = n if n_samples is None else min(n, n_samples)
     if wanted > batch_size:
         wanted -= wanted % batch_size
     if n_samples is None and wanted == n:
-        return samples
+        return X, y
     chosen = rng.permutation(n)[:wanted]
-    if isinstance(samples.X, Dataset):
-        return _Samples(Subset(samples.X, chosen.tolist()), samples.y[chosen])
-    X = map_tensors(lambda part: _take(part, chosen), samples.X)
-    return _Samples(X, samples.y[chosen])
+    if isinstance(X, Dataset):
+        return Subset(X, chosen.tolist()), y[chosen]
+    return map_tensors(lambda part: _take(part, chosen), X), y[chosen]
 
 
 def _take(part, chosen):
@@ -141,43 +135,29 @@ def _take(part, chosen):
     return np.asarray(part)[chosen]
 
 
-def _on_device(net, samples):
-    """Return the samples on the device of one net; check their class codes."""
+def _on_device(net, X, y):
+    """Return the samples on the net's device, floats in the precision of its weights.
+
+    Codes without an output raise: on a GPU they would end the process.
+    """
     device = device_of(net.module_)
-    if isinstance(samples.X, Dataset):
-        rows = Rows(samples.X, samples.y, device)
-    else:
-        rows = _moved(net, samples, device)
-    _check_codes(net, rows, samples.y)
-    return rows
-
-
-def _moved(net, samples, device):
-    """Return arrays moved to the device, floats in the precision of the weights."""
     floats = [p.dtype for p in net.module_.parameters() if p.is_floating_point()]
 
     def move(part):
         tensor = to_tensor(part)
-        if tensor.is_floating_point() and floats:
-            return tensor.to(device, floats[0])
-        return tensor.to(device)
+        dtype = floats[0] if tensor.is_floating_point() and floats else tensor.dtype
+        return tensor.to(device, dtype)
 
-    return Rows(map_tensors(move, samples.X), move(samples.y), device)
-
-
-def _check_codes(net, rows, y):
-    """Raise for codes without an output: on a GPU they would end the process."""
+    X = X if isinstance(X, Dataset) else map_tensors(move, X)
+    rows = Rows(X, move(y), device)
     with evaluation_mode(net.module_), torch.no_grad():
-        output = net.infer(rows[:1][0])
-    if (
-        isinstance(output, Tensor)
-        and output.ndim == 2
-        and 1 < output.shape[1] <= y.max()
-    ):
+        shape = getattr(net.infer(rows[:1][0]), "shape", ())
+    if len(shape) == 2 and 1 < shape[1] <= y.max():
         raise InvalidInputError(
-            f"y contains the class code {y.max()}, but the net has only "
-            f"{output.shape[1]} outputs. Pass the codes that it was trained with."
+            f"y contains the class code {y.max()}, but the net has only {shape[1]} "
+            "outputs. Pass the codes that it was trained with."
         )
+    return rows
 
 
 def check_finite(values: np.ndarray) -> None:
@@ -205,12 +185,12 @@ def measure_members(
     """
     check_optional_numbers(POSITIVE_INTEGER, n_samples=n_samples)
     rng = check_generator(random_state)
-    nets, samples = _nets_and_samples(model, X, y)
-    samples = _choose(samples, n_samples=n_samples, batch_size=batch_size, rng=rng)
+    nets, X, y = _nets_and_samples(model, X, y)
+    X, y = _choose(X, y, n_samples=n_samples, batch_size=batch_size, rng=rng)
     seed = int(rng.integers(2**62))
     # Tensors made in an enclosing inference mode would have no derivatives.
     with torch.inference_mode(False):
-        members = [Member(net, _on_device(net, samples), seed) for net in nets]
+        members = [Member(net, _on_device(net, X, y), seed) for net in nets]
         values = np.stack([measure(member) for member in members])
     check_finite(values)
     return values

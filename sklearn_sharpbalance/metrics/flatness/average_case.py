@@ -52,6 +52,9 @@ def average_case_sharpness(
 ):
     r"""Mean rise of the loss when all weights get random noise.
 
+    M. Andriushchenko et al., "A modern look at the relationship between sharpness
+    and generalization", ICML 2023.
+
     Parameters
     ----------
     rho : float, default=0.1
@@ -77,11 +80,6 @@ def average_case_sharpness(
     :math:`\mathbb E_{\epsilon \sim N(0, \rho^2 \mathrm{diag}(w^2))}
     [L(w + \epsilon) - L(w)]`, in eval mode. For small :math:`\rho` it is
     :math:`\frac{\rho^2}{2} \sum_i w_i^2 H_{ii}`.
-
-    References
-    ----------
-    .. [1] M. Andriushchenko et al., "A modern look at the relationship between
-       sharpness and generalization", ICML 2023.
     """
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
@@ -107,6 +105,9 @@ def sam_sharpness(
 ):
     r"""Mean rise of the loss at random points of a fixed distance.
 
+    I. Mason-Williams, F. Ekholm and F. Huszár, "Explicit regularisation, sharpness
+    and calibration", NeurIPS workshop 2024.
+
     Parameters
     ----------
     rho : float, default=0.005
@@ -127,11 +128,6 @@ def sam_sharpness(
     -----
     :math:`\mathbb E_u [L(w + \rho u / \|u\|) - L(w)]`, :math:`u \sim N(0, I)`, in eval
     mode. For small :math:`\rho` it is :math:`\frac{\rho^2}{2d} \mathrm{tr}\, H`.
-
-    References
-    ----------
-    .. [1] I. Mason-Williams, F. Ekholm and F. Huszár, "Explicit regularisation,
-       sharpness and calibration", NeurIPS workshop 2024.
     """
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)

@@ -42,6 +42,9 @@ def _squared_radial(member):
 def fisher_rao_norm(net, X, y, *, n_samples=None, random_state=None, per_member=False):
     r"""Squared Fisher-Rao norm of the weights, a flatness that is scale-invariant.
 
+    T. Liang et al., "Fisher-Rao metric, geometry, and complexity of neural
+    networks", AISTATS 2019.
+
     Parameters
     ----------
     n_samples : int or None, default=None
@@ -60,11 +63,6 @@ def fisher_rao_norm(net, X, y, *, n_samples=None, random_state=None, per_member=
     observed labels, in eval mode. For a ReLU net without biases and with :math:`L`
     hidden layers it equals :math:`(L+1)^2\, \mathbb E[\langle \partial \ell /
     \partial f, f \rangle^2]`.
-
-    References
-    ----------
-    .. [1] T. Liang et al., "Fisher-Rao metric, geometry, and complexity of neural
-       networks", AISTATS 2019.
     """
     values = measure_members(
         _squared_radial, net, X, y, n_samples=n_samples, random_state=random_state
@@ -123,6 +121,9 @@ def mean_input_curvature(
 ):
     r"""Mean curvature of the loss in the input.
 
+    I. Garg and K. Roy, "Samples with low loss curvature improve data efficiency",
+    CVPR 2023.
+
     Parameters
     ----------
     step, n_directions
@@ -135,11 +136,6 @@ def mean_input_curvature(
     -------
     float or ndarray of shape (n_members,)
         Not negative.
-
-    References
-    ----------
-    .. [1] I. Garg and K. Roy, "Samples with low loss curvature improve data
-       efficiency", CVPR 2023.
     """
     measure = partial(_mean_curvature, step=step, n_directions=n_directions)
     values = measure_members(

@@ -14,7 +14,6 @@ from sklearn_sharpbalance._validation import (
     NON_NEGATIVE,
     POSITIVE_INTEGER,
     check_numbers,
-    check_optional_numbers,
 )
 from sklearn_sharpbalance.autodiff import HessianOperator, sample_losses
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
@@ -74,6 +73,9 @@ def hessian_trace(
 ):
     r"""Trace of the Hessian of the loss in the weights, by Hutchinson's estimator.
 
+    M. F. Hutchinson, "A stochastic estimator of the trace of the influence matrix
+    for Laplacian smoothing splines", 1989.
+
     Parameters
     ----------
     n_probes : int, default=20
@@ -95,11 +97,6 @@ def hessian_trace(
     -----
     :math:`\mathrm{tr}\, H = \mathbb E[v^\top H v]` for random signs :math:`v`, in eval
     mode.
-
-    References
-    ----------
-    .. [1] M. F. Hutchinson, "A stochastic estimator of the trace of the influence
-       matrix for Laplacian smoothing splines", 1989.
     """
     check_numbers(POSITIVE_INTEGER, n_probes=n_probes)
     measure = partial(_probe, n_probes=n_probes, mask=mask)
@@ -132,7 +129,7 @@ def _restricted(operator, free):
     return LinearOperator((len(index),) * 2, matvec=product, dtype=whole.dtype)
 
 
-def _largest_eigenvalue(operator, start, tol, max_iter):
+def _largest_eigenvalue(operator, start, tol):
     """Return the largest eigenvalue of an operator, by Lanczos from ``start``."""
     if operator.shape[0] == 1:  # Lanczos needs two dimensions
         return float(operator.matvec(np.ones(1, operator.dtype))[0])
@@ -143,13 +140,11 @@ def _largest_eigenvalue(operator, start, tol, max_iter):
             which="LA",
             v0=start.astype(operator.dtype),
             tol=tol,
-            maxiter=max_iter,
             return_eigenvectors=False,
         )
     except ArpackNoConvergence as error:
         raise SharpBalanceError(
-            f"Lanczos did not converge to tol={tol} in {max_iter} iterations. Raise "
-            "max_iter or tol."
+            f"Lanczos did not converge to tol={tol}. Raise tol."
         ) from error
     except ArpackError:
         if operator.matvec(start.astype(operator.dtype)).any():
@@ -158,12 +153,12 @@ def _largest_eigenvalue(operator, start, tol, max_iter):
     return float(values[0])
 
 
-def _top_eigenvalue(member, *, tol, max_iter, mask):
+def _top_eigenvalue(member, *, tol, mask):
     """Return the largest eigenvalue of the Hessian of the mean loss."""
     weights = Weights(member.net.module_, mask)
     operator = _restricted(_operator(member), weights.free)
     start = np.random.default_rng(member.seed).normal(size=operator.shape[0])
-    return _largest_eigenvalue(operator, start, tol, max_iter)
+    return _largest_eigenvalue(operator, start, tol)
 
 
 def hessian_top_eigenvalue(
@@ -172,7 +167,6 @@ def hessian_top_eigenvalue(
     y,
     *,
     tol=1e-3,
-    max_iter=None,
     n_samples=None,
     mask=None,
     random_state=None,
@@ -184,8 +178,6 @@ def hessian_top_eigenvalue(
     ----------
     tol : float, default=1e-3
         Relative accuracy; 0 for machine precision.
-    max_iter : int, default=None
-        Maximum number of Lanczos restarts; None for ten times the number of weights.
     net, X, y, n_samples, mask, random_state, per_member
         See :func:`hessian_trace`.
 
@@ -201,8 +193,7 @@ def hessian_top_eigenvalue(
     stores twenty vectors of the size of the weights.
     """
     check_numbers(NON_NEGATIVE, tol=tol)
-    check_optional_numbers(POSITIVE_INTEGER, max_iter=max_iter)
-    measure = partial(_top_eigenvalue, tol=tol, max_iter=max_iter, mask=mask)
+    measure = partial(_top_eigenvalue, tol=tol, mask=mask)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )

@@ -97,6 +97,8 @@ def relative_flatness(
 ):
     r"""Relative flatness of a net's last layer; despite its name, larger is sharper.
 
+    H. Petzka et al., "Relative flatness and generalization", NeurIPS 2021.
+
     Parameters
     ----------
     layer : str, default=None
@@ -122,10 +124,6 @@ def relative_flatness(
     for features :math:`\phi` and logits :math:`z = W\phi + b`. The right side needs
     no Hessian in the weights and costs a forward pass. For the cross-entropy it is
     :math:`\mathbb E[\|\phi\|^2 (\sum_s p_s \|w_s\|^2 - \|\sum_s p_s w_s\|^2)]`.
-
-    References
-    ----------
-    .. [1] H. Petzka et al., "Relative flatness and generalization", NeurIPS 2021.
     """
     measure = partial(_flatness, layer=layer)
     values = measure_members(
