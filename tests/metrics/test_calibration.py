@@ -103,11 +103,6 @@ def test_value_is_in_range_and_independent_of_the_order(seed, strategy, classwis
     assert shuffled == pytest.approx(value, abs=1e-9)
 
 
-def test_certain_and_right_predictions_have_no_error():
-    y = np.arange(30) % 3
-    assert expected_calibration_error(y, np.eye(3)[y]) == 0
-
-
 @pytest.mark.parametrize("classwise", [False, True])
 def test_a_sample_of_weight_two_counts_twice(classwise):
     y, proba = one_predictor()

@@ -59,18 +59,6 @@ def nll_at(temperature, y, logits):
     return -log_softmax(logits / temperature, axis=1)[np.arange(len(y)), y].mean()
 
 
-@pytest.mark.parametrize("sharpen", [0.2, 1.0, 8.0])
-def test_temperature_is_the_minimum(sharpen):
-    y, logits = logits_and_labels(sharpen=sharpen)
-    best = minimize_scalar(
-        lambda t: nll_at(np.exp(t), y, logits),
-        bounds=(-4, 4),
-        method="bounded",
-        options={"xatol": 1e-10},
-    )
-    assert fit_temperature(y, logits) == pytest.approx(np.exp(best.x), rel=1e-5)
-
-
 @pytest.mark.parametrize("sharpen", [1e-4, 1e4])
 def test_a_root_far_from_one_is_found(sharpen):
     y, logits = logits_and_labels(sharpen=sharpen)
@@ -93,27 +81,41 @@ def test_logits_probabilities_and_scale_agree(seed, factor):
     assert fit_temperature(y, logits + 100) == pytest.approx(temperature, rel=1e-6)
 
 
-def test_kind_distinguishes_logits_that_look_like_probabilities():
-    y, probas = random_members(1, 200, 3)
-    as_logits = fit_temperature(y, probas[0], kind="logits")
+def best_temperature(y, logits):
     best = minimize_scalar(
-        lambda t: nll_at(np.exp(t), y, probas[0]),
+        lambda t: nll_at(np.exp(t), y, logits),
         bounds=(-4.6, 4.6),
         method="bounded",
         options={"xatol": 1e-10},
     )
-    assert as_logits == pytest.approx(np.exp(best.x), rel=1e-5)
+    return pytest.approx(np.exp(best.x), rel=1e-5)
+
+
+@pytest.mark.parametrize("sharpen", [0.2, 1.0, 8.0])
+def test_temperature_is_the_minimum(sharpen):
+    y, logits = logits_and_labels(sharpen=sharpen)
+    assert fit_temperature(y, logits) == best_temperature(y, logits)
+
+
+def test_kind_distinguishes_logits_that_look_like_probabilities():
+    y, probas = random_members(1, 200, 3)
+    as_logits = fit_temperature(y, probas[0], kind="logits")
+    assert as_logits == best_temperature(y, probas[0])
     assert as_logits != pytest.approx(fit_temperature(y, probas[0]), rel=0.1)
+    assert fit_temperature(y, probas[0], kind="proba") == fit_temperature(y, probas[0])
+    y[0], probas[0, 0] = 0, [1 + 1e-9, 0.0, -1e-9]  # just below zero
     assert fit_temperature(y, probas[0], kind="proba") == fit_temperature(y, probas[0])
 
 
 @pytest.mark.parametrize("gap", [0.1, 1, 2, 30, 1e6])
-def test_all_right_ends_at_the_lower_bound(gap):
+def test_all_right_ends_at_the_lower_and_all_wrong_at_the_upper_bound(gap):
     """With a large gap the slope is exactly zero."""
     y = np.arange(12) % 3
     with warns_once() as caught:
         assert fit_temperature(y, gap * np.eye(3)[y], kind="logits") == 0.01
     assert "still falls at the bound 0.01" in str(caught[0].message)
+    with warns_once():
+        assert fit_temperature((y + 1) % 3, np.eye(3)[y], bounds=(0.1, 7.0)) == 7.0
 
 
 @pytest.mark.parametrize("gap", [1e-3, 0.1, 1, 5])
@@ -157,12 +159,6 @@ def test_temperature_is_one_if_none_is_the_best():
             assert temperature_or_one(labels, logits, (3.0, 4.0)) == 3.0
     with pytest.raises(InvalidInputError, match="bounds must be two increasing"):
         temperature_or_one(y, logits, (4.0, 3.0))
-
-
-def test_worse_than_chance_ends_at_the_upper_bound():
-    y = np.arange(12) % 3
-    with warns_once():
-        assert fit_temperature((y + 1) % 3, np.eye(3)[y], bounds=(0.1, 7.0)) == 7.0
 
 
 def test_same_data_gives_the_minimum():
@@ -209,12 +205,3 @@ def test_invalid_input_raises(call, message):
     y, logits = logits_and_labels(20)
     with pytest.raises(InvalidInputError, match=message):
         call(y, logits)
-
-
-def test_probabilities_just_below_zero_are_probabilities():
-    rng = np.random.default_rng(0)
-    proba = softmax(3 * rng.normal(size=(200, 3)), axis=1)
-    y = np.array([rng.choice(3, p=p) for p in proba])
-    proba[0] = [1 + 1e-9, 0.0, -1e-9]
-    y[0] = 0
-    assert fit_temperature(y, proba) == fit_temperature(y, proba, kind="proba")

@@ -18,19 +18,13 @@ from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import SCORERS, get_scorer
 from tests.metrics.nets import ensemble_of, mlp, samples
+from tests.metrics.test_flatness import MEASURES
 
-FLATNESS = {
-    "neg_adaptive_sharpness",
-    "neg_average_case_sharpness",
-    "neg_fisher_rao_norm",
-    "neg_hessian_top_eigenvalue",
-    "neg_hessian_trace",
-    "neg_mean_fisher_trace",
-    "neg_mean_input_curvature",
-    "neg_relative_flatness",
-    "neg_sam_sharpness",
-}
-PREDICTIONS = sorted(set(SCORERS) - FLATNESS)
+OF_MEMBERS = ["disagreement", "kl_diversity", "unique_predictions"]
+OF_MEMBERS += ["variance_diversity"]
+OF_LABELS = ["disagreement_error_ratio", "ensemble_improvement_rate"]
+OF_PROBA = ["expected_calibration_error", "nll", "nll_after_temperature"]
+PREDICTIONS = OF_MEMBERS + OF_LABELS + [f"neg_{name}" for name in OF_PROBA]
 
 
 class Ensemble(ClassifierMixin, BaseEstimator):
@@ -85,59 +79,37 @@ def fitted(data):
     return Ensemble().fit(*data)
 
 
-def test_every_suitable_metric_has_a_scorer():
-    expected = {
-        "disagreement",
-        "disagreement_error_ratio",
-        "ensemble_improvement_rate",
-        "kl_diversity",
-        "neg_expected_calibration_error",
-        "neg_nll",
-        "neg_nll_after_temperature",
-        "unique_predictions",
-        "variance_diversity",
-    }
-    assert set(SCORERS) == expected | FLATNESS
-
-
-@pytest.mark.parametrize("name", PREDICTIONS)
-def test_scorer_is_the_signed_metric(name, fitted, data):
+def test_scorers_of_predictions_are_the_signed_metrics(fitted, data):
     X, y = data
     codes = np.searchsorted(fitted.classes_, y)
     members, proba = fitted.member_predict_proba(X), fitted.predict_proba(X)
-    plain = name.removeprefix("neg_")
-    metric = getattr(metrics, {"nll": "negative_log_likelihood"}.get(plain, plain))
-    if plain in (
-        "disagreement",
-        "kl_diversity",
-        "unique_predictions",
-        "variance_diversity",
-    ):
-        value = metric(members)
-    elif plain == "ensemble_improvement_rate":
-        value = metric(codes, members, ensemble_proba=proba)
-    elif plain == "disagreement_error_ratio":
-        value = metric(codes, members)
-    else:
-        value = metric(codes, proba)
-    score = SCORERS[name](fitted, X, y)
-    assert isinstance(score, float)
-    assert score == pytest.approx(-value if name.startswith("neg_") else value)
-    assert score != 0
+    expected = {name: getattr(metrics, name)(members) for name in OF_MEMBERS}
+    expected |= {
+        "disagreement_error_ratio": metrics.disagreement_error_ratio(codes, members),
+        "ensemble_improvement_rate": metrics.ensemble_improvement_rate(
+            codes, members, ensemble_proba=proba
+        ),
+        "neg_expected_calibration_error": -metrics.expected_calibration_error(
+            codes, proba
+        ),
+        "neg_nll": -metrics.negative_log_likelihood(codes, proba),
+        "neg_nll_after_temperature": -metrics.nll_after_temperature(codes, proba),
+    }
+    assert set(expected) == set(PREDICTIONS)
+    for name, value in expected.items():
+        score = SCORERS[name](fitted, X, y)
+        assert isinstance(score, float)
+        assert score == pytest.approx(value) != 0, name
 
 
-def test_sign_and_value_are_those_of_scikit_learn(fitted, data):
-    expected = sklearn_scorer("neg_log_loss")(fitted, *data)
-    assert get_scorer("neg_nll")(fitted, *data) == pytest.approx(expected)
-
-
-def test_two_classes(data):
-    X, y = data
-    two = y != "red"
-    X, y = X[two], y[two]
-    ensemble = Ensemble().fit(X, y)
-    for name in PREDICTIONS:
-        assert np.isfinite(SCORERS[name](ensemble, X, y)), name
+def test_scorers_of_flatness_are_the_negated_metrics():
+    classes = np.array(["ant", "bee", "cat", "dog"])
+    ensemble = ensemble_of([mlp(seed=s) for s in range(2)], classes)
+    X, y = samples(20)
+    for metric in MEASURES:
+        expected = metric(ensemble, X, classes[y], random_state=0)
+        assert SCORERS[f"neg_{metric.__name__}"](ensemble, X, classes[y]) == -expected
+    assert len(SCORERS) == len(PREDICTIONS) + len(MEASURES)
 
 
 def test_scores_of_pipelines_and_searches(data):
@@ -171,16 +143,6 @@ def test_scoring_in_a_search_and_in_cross_validation(data):
     assert (several["test_disagreement"] > 0).all()
 
 
-@pytest.mark.parametrize("name", sorted(FLATNESS))
-def test_flatness_of_an_ensemble(name):
-    classes = np.array(["ant", "bee", "cat", "dog"])
-    ensemble = ensemble_of([mlp(seed=s) for s in range(2)], classes)
-    X, y = samples(20)
-    metric = getattr(metrics, name.removeprefix("neg_"))
-    expected = metric(ensemble, X, classes[y], random_state=0)
-    assert SCORERS[name](ensemble, X, classes[y]) == -expected
-
-
 def test_options_are_passed_to_the_metric(fitted, data):
     X, y = data
     scorer = get_scorer("neg_expected_calibration_error", n_bins=3, strategy="quantile")
@@ -196,12 +158,6 @@ def test_options_are_passed_to_the_metric(fitted, data):
     assert SCORERS["neg_expected_calibration_error"].options == {}
     sharp = get_scorer("neg_adaptive_sharpness", rho=0.1)
     assert sharp.options == {"random_state": 0, "rho": 0.1}
-
-
-@pytest.mark.parametrize("name", sorted(SCORERS))
-def test_scorers_can_be_pickled(name):
-    again = pickle.loads(pickle.dumps(SCORERS[name]))
-    assert repr(again) == repr(SCORERS[name])
 
 
 def test_estimators_without_members_raise(data):
@@ -241,6 +197,11 @@ def test_ensembles_of_the_package(data, shape):
     for name in SCORERS:
         score = get_scorer(name, **options.get(name, {}))(model, X, y)
         assert np.isfinite(score), name
+
+
+def test_scorers_can_be_pickled():
+    for scorer in SCORERS.values():
+        assert repr(pickle.loads(pickle.dumps(scorer))) == repr(scorer)
 
 
 def test_unknown_names_raise():

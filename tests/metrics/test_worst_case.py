@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import adaptive_sharpness
 from sklearn_sharpbalance.metrics.flatness import _objectives, worst_case
 from sklearn_sharpbalance.metrics.flatness._frame import Weights
@@ -120,6 +120,16 @@ def test_value_increases_with_the_radius_and_is_not_negative(seed, norm, small):
 
 def test_value_of_a_batch_is_independent_of_the_others():
     net, (X, y) = mlp(), samples(20)
+    for N, n_batches, expected in [
+        (3, 100, 1),
+        (12, 100, 2),
+        (13, None, 2),
+        (13, 1, 1),
+    ]:
+        found = adaptive_sharpness(
+            net, X[:N], y[:N], n_batches=n_batches, return_batches=True
+        )
+        assert found.shape == (expected,)
     values = adaptive_sharpness(
         net, X, y, batch_size=5, n_batches=None, return_batches=True
     )
@@ -129,27 +139,6 @@ def test_value_of_a_batch_is_independent_of_the_others():
     np.testing.assert_allclose(values, alone, rtol=1e-12)
     mean = adaptive_sharpness(net, X, y, batch_size=5, n_batches=None)
     assert mean == pytest.approx(np.mean(alone), rel=1e-12)
-
-
-def test_batches_are_disjoint_random_and_reproducible():
-    net, (X, y) = mlp(), samples(40)
-    kwargs = {"n_batches": 3, "return_batches": True}
-    first = adaptive_sharpness(net, X, y, random_state=0, **kwargs)
-    assert first.shape == (3,)
-    again = adaptive_sharpness(net, X, y, random_state=0, **kwargs)
-    np.testing.assert_array_equal(first, again)
-    other = adaptive_sharpness(net, X, y, random_state=1, **kwargs)
-    assert not np.allclose(first, other)
-
-
-@pytest.mark.parametrize(
-    ("N", "n_batches", "expected"),
-    [(3, 100, 1), (12, 100, 2), (13, None, 2), (13, 1, 1)],
-)
-def test_number_of_batches(N, n_batches, expected):
-    net, (X, y) = mlp(), samples(N)
-    values = adaptive_sharpness(net, X, y, n_batches=n_batches, return_batches=True)
-    assert values.shape == (expected,)
 
 
 def spy_on_written_weights(monkeypatch):
@@ -178,21 +167,15 @@ def test_pruned_weights_stay_zero(monkeypatch, adaptive, mask):
     assert (moved[:, 15:] != 0).any()
 
 
-def test_every_point_is_in_the_ball(monkeypatch):
+@pytest.mark.parametrize(("norm", "order"), [("l2", 2), ("linf", np.inf)])
+def test_every_point_is_in_the_ball(monkeypatch, norm, order):
     net, (X, y) = mlp(), samples(5)
-    for norm, order in (("l2", 2), ("linf", np.inf)):
-        written = spy_on_written_weights(monkeypatch)
-        adaptive_sharpness(net, X, y, rho=0.3, norm=norm)
-        origin = written[-1]
-        lengths = [
-            torch.linalg.vector_norm((w - origin) / origin.abs(), order).item()
-            for w in written
-        ]
-        assert max(lengths) == pytest.approx(0.3, rel=1e-6)
-        assert (
-            len(lengths) == 1 + 20 + 1
-        )  # the start, the steps, and the restored weights
-        monkeypatch.undo()
+    written = spy_on_written_weights(monkeypatch)
+    adaptive_sharpness(net, X, y, rho=0.3, norm=norm)
+    gaps = (torch.stack(written) - written[-1]) / written[-1].abs()
+    lengths = torch.linalg.vector_norm(gaps, order, dim=1)
+    assert lengths.max().item() == pytest.approx(0.3, rel=1e-6)
+    assert len(lengths) == 1 + 20 + 1  # the start, the steps, the restored weights
 
 
 def test_checkpoints_follow_the_published_schedule():
@@ -233,14 +216,6 @@ def test_frozen_parameters_are_not_moved():
     head.module_.load_state_dict(net.module_[2].state_dict())
     assert part == pytest.approx(adaptive_sharpness(head, features, y), rel=1e-12)
     assert not net.module_[0].weight.requires_grad
-
-
-def test_a_diverged_net_raises():
-    net, (X, y) = mlp(), samples(5)
-    with torch.no_grad():
-        net.module_[0].weight.fill_(np.nan)
-    with pytest.raises(DivergenceError, match="infinite or not a number"):
-        adaptive_sharpness(net, X, y)
 
 
 def test_a_loss_that_is_nan_during_the_ascent_gives_nan():
