@@ -151,7 +151,7 @@ def _on_device(net, X, y):
     X = X if isinstance(X, Dataset) else map_tensors(move, X)
     rows = Rows(X, move(y), device)
     with evaluation_mode(net.module_), torch.no_grad():
-        shape = getattr(net.infer(rows[:1][0]), "shape", ())
+        shape: tuple = getattr(net.infer(rows[:1][0]), "shape", ())
     if len(shape) == 2 and 1 < shape[1] <= y.max():
         raise InvalidInputError(
             f"y contains the class code {y.max()}, but the net has only {shape[1]} "
