@@ -1,10 +1,6 @@
 """Gradient norms of single samples, and products with the Hessian."""
 
-from sklearn_sharpbalance.autodiff.hessian import (
-    HessianOperator,
-    flatten_tensors,
-    unflatten_like,
-)
+from sklearn_sharpbalance.autodiff.hessian import HessianOperator
 from sklearn_sharpbalance.autodiff.per_sample import per_sample_squared_norms
 from sklearn_sharpbalance.autodiff.rows import (
     Rows,
@@ -18,7 +14,6 @@ from sklearn_sharpbalance.autodiff.state import (
     evaluation_mode,
     sample_losses,
     trainable_parameters,
-    unreduced,
 )
 
 __all__ = [
@@ -26,7 +21,6 @@ __all__ = [
     "Rows",
     "device_of",
     "evaluation_mode",
-    "flatten_tensors",
     "in_chunks",
     "is_out_of_memory",
     "map_chunks",
@@ -34,6 +28,4 @@ __all__ = [
     "per_sample_squared_norms",
     "sample_losses",
     "trainable_parameters",
-    "unflatten_like",
-    "unreduced",
 ]

@@ -1,6 +1,6 @@
 """Products of vectors with the Hessian of the mean loss in the weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -20,38 +20,7 @@ from sklearn_sharpbalance.autodiff.state import (
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.runtime.torch_internals import WEIGHT_NORM
 
-__all__ = ["HessianOperator", "flatten_tensors", "unflatten_like"]
-
-
-def flatten_tensors(tensors: Iterable[Tensor]) -> Tensor:
-    """Return all entries of ``tensors`` in one vector.
-
-    Examples
-    --------
-    >>> flatten_tensors([torch.ones(2, 1), torch.zeros(1)])
-    tensor([1., 1., 0.])
-    """
-    return torch.cat([t.reshape(-1) for t in tensors])
-
-
-def unflatten_like(vector: Tensor, tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Split ``vector`` into tensors of the shapes of ``tensors``.
-
-    Examples
-    --------
-    >>> unflatten_like(torch.arange(3), [torch.ones(2, 1), torch.zeros(1)])
-    [tensor([[0],
-            [1]]), tensor([2])]
-    """
-    tensors = list(tensors)
-    size = sum(t.numel() for t in tensors)
-    if vector.shape != (size,):
-        raise InvalidInputError(
-            f"The vector must have one entry per trainable parameter, shape ({size},). "
-            f"Got {tuple(vector.shape)}."
-        )
-    pieces = vector.split([t.numel() for t in tensors])
-    return [piece.view_as(t) for piece, t in zip(pieces, tensors)]
+__all__ = ["HessianOperator"]
 
 
 class HessianOperator:
@@ -129,8 +98,15 @@ class HessianOperator:
         """Return the product with a vector (P,), or with the columns of (P, K)."""
         if vector.ndim == 2:
             return torch.stack([self @ column for column in vector.T], dim=1)
+        size = self.shape[0]
+        if vector.shape != (size,):
+            raise InvalidInputError(
+                "The vector must have one entry per trainable parameter, shape "
+                f"({size},). Got {tuple(vector.shape)}."
+            )
         vector = vector.to(self.device, self.dtype)
-        pieces = unflatten_like(vector, self.parameters)
+        pieces = vector.split([p.numel() for p in self.parameters])
+        pieces = [piece.view_as(p) for piece, p in zip(pieces, self.parameters)]
         return self._mean_over_chunks(partial(self._summed_product, pieces))
 
     def gradient(self) -> Tensor:
@@ -161,15 +137,20 @@ class HessianOperator:
         gradients = torch.autograd.grad(
             loss, self.parameters, create_graph=create_graph, materialize_grads=True
         )
-        return gradients if create_graph else flatten_tensors(gradients)
+        return gradients if create_graph else _flat(gradients)
 
     def _summed_product(self, pieces, x, y):
         gradients = self._summed_gradient(x, y, create_graph=True)
         along = sum((g * v).sum() for g, v in zip(gradients, pieces))
         if not along.requires_grad:  # the loss is linear in the weights
-            return flatten_tensors(pieces).zero_()
+            return _flat(pieces).zero_()
         products = torch.autograd.grad(along, self.parameters, materialize_grads=True)
-        return flatten_tensors(products)
+        return _flat(products)
+
+
+def _flat(tensors):
+    """Return all entries of tensors in one vector."""
+    return torch.cat([t.reshape(-1) for t in tensors])
 
 
 class _PlainWeightNorm(TorchFunctionMode):

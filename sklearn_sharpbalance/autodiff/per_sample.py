@@ -94,12 +94,8 @@ def per_sample_squared_norms(
     check_optional_numbers(POSITIVE_INTEGER, chunk_size=chunk_size)
     if forward is None:
         forward = partial(call_module, module)
-    problem = _Problem(
-        module=module,
-        loss_fn=loss_fn,
-        forward=forward,
-        rows=Rows(X, y, device_of(module)),
-    )
+    rows = Rows(X, y, device_of(module))
+    problem = _Problem(module=module, loss_fn=loss_fn, forward=forward, rows=rows)
     if method == "auto":
         return _first_valid(problem, chunk_size)
     try:
@@ -159,12 +155,8 @@ def _run(method, problem, chunk_size):
 
 
 def _limits(device):
-    """Return the most samples of a chunk, and how many 4-byte numbers it may store.
-
-    On a GPU the launches of a chunk take as long for four thousand samples as for one,
-    so a chunk may use half of the free memory.
-    """
-    if device.type == "cuda":
+    """Return the most samples of a chunk, and how many 4-byte numbers it may store."""
+    if device.type == "cuda":  # launches take as long for 4096 samples as for one
         return 4096, torch.cuda.mem_get_info(device)[0] // 8
     return 1024, 2**28
 
@@ -229,8 +221,8 @@ def _by_vmap(problem, chunk_size):
 def _places(module):
     """Return the names of each trainable parameter in a runner, one for every layer.
 
-    A layer that is registered twice has one name here: with both names, the second swap
-    would save and restore the parameter of the first.
+    With both names of a layer that is registered twice, the second swap would save and
+    restore the parameter of the first.
     """
     places = defaultdict(list)
     for path, layer in module.named_modules(prefix="module"):

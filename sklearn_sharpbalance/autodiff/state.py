@@ -26,7 +26,6 @@ __all__ = [
     "one_per_sample",
     "sample_losses",
     "trainable_parameters",
-    "unreduced",
 ]
 
 
@@ -148,9 +147,13 @@ def one_per_sample(losses, y):
     return losses
 
 
-@contextmanager
-def unreduced(criterion):
-    """Make ``criterion`` return one loss per sample inside the ``with`` block."""
+def sample_losses(net, y_pred, y_true):
+    """Return the loss of each sample, (B,), by the net's own ``get_loss``.
+
+    ``get_loss`` includes what skorch adds to the criterion (the logarithm before
+    ``NLLLoss``) and the overrides of a subclass.
+    """
+    criterion = net.criterion_
     if not hasattr(criterion, "reduction"):
         raise InvalidInputError(
             f"The criterion {type(criterion).__name__} has no attribute 'reduction', "
@@ -160,22 +163,12 @@ def unreduced(criterion):
     before = criterion.reduction
     try:
         criterion.reduction = "none"
-        yield criterion
+        losses = net.get_loss(y_pred, y_true, training=True)  # (B,) or (B, ...)
     finally:
         criterion.reduction = before
-
-
-def sample_losses(net, y_pred, y_true):
-    """Return the loss of each sample, (B,), by the net's own ``get_loss``.
-
-    ``get_loss`` includes what skorch adds to the criterion (the logarithm before
-    ``NLLLoss``) and the overrides of a subclass.
-    """
-    with unreduced(net.criterion_):
-        losses = net.get_loss(y_pred, y_true, training=True)  # (B,) or (B, ...)
     if losses.ndim == 0 or len(losses) != len(y_true):
         raise InvalidInputError(
-            f"The criterion {type(net.criterion_).__name__} returned a loss of shape "
+            f"The criterion {type(criterion).__name__} returned a loss of shape "
             f"{tuple(losses.shape)} for {len(y_true)} samples with reduction='none'. "
             "It must return one loss per sample."
         )

@@ -275,12 +275,8 @@ class SharpestSelector(_RatioSelector):
 
     Notes
     -----
-    A single member gets an empty set, so it trains without SAM.
-
-    References
-    ----------
-    Lu et al., Sharpness-diversity tradeoff: improving flat ensembles with
-    SharpBalance, NeurIPS 2024, section 4.3.
+    A single member gets an empty set, so it trains without SAM. The rule is that of
+    section 4.3 of the paper (see :class:`FlattestSelector`).
 
     Examples
     --------

@@ -5,7 +5,7 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
-from sklearn_sharpbalance.autodiff import sample_losses, unreduced
+from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 
@@ -41,10 +41,10 @@ def test_losses_with_more_axes_are_averaged():
 
 
 def test_reduction_is_restored_after_an_error():
-    criterion = nn.CrossEntropyLoss(reduction="sum")
-    with pytest.raises(KeyError), unreduced(criterion):
-        raise KeyError
-    assert criterion.reduction == "sum"
+    net = make_net(nn.CrossEntropyLoss, criterion__reduction="sum")
+    with pytest.raises(IndexError):
+        sample_losses(net, torch.randn(2, 3), torch.tensor([0, 7]))
+    assert net.criterion_.reduction == "sum"
 
 
 class Mean(nn.Module):

@@ -239,30 +239,22 @@ def stack_optimizer(states: Sequence[dict], network: StackedNetwork) -> dict:
     """Return the optimizer state of stacked weights from the members' states.
 
     Scalars are counts of steps or functions of them, equal for all weights and running
-    members. A member that was pruned after it had stopped has no entries.
+    members. A member that was pruned after it had stopped has no entries: zeros.
     """
-    own = [[s["state"].get(i, {}) for i in range(len(network.shapes))] for s in states]
-    ahead = max(
-        (entries[0] for entries in own), key=lambda entry: (_count(entry), len(entry))
-    )
-    entries = {
-        name: _rows(name, own, network) if _is_stacked(value) else value
-        for name, value in ahead.items()
-    }
-    return {
-        "param_groups": states[0]["param_groups"],
-        "state": {0: entries} if entries else {},
-    }
-
-
-def _rows(name, own, network):
-    """Return an entry of the members' optimizers as rows (M, P); zero where missing."""
-    weights, rows = network.weights, []
+    weights = network.weights
     zeros = [weights.new_zeros(shape) for shape in network.shapes.values()]
-    for entries in own:
-        values = [entry.get(name, zero) for entry, zero in zip(entries, zeros)]
-        rows.append(network.row([value.to(weights.device) for value in values]))
-    return torch.stack(rows)
+    own = [[s["state"].get(i, {}) for i in range(len(zeros))] for s in states]
+    first = [entries[0] for entries in own]
+    ahead = max(first, key=lambda entry: (_count(entry), len(entry)))
+    stacked = dict(ahead)
+    for name in [name for name, value in ahead.items() if _is_stacked(value)]:
+        rows = []
+        for entries in own:
+            values = [entry.get(name, zero) for entry, zero in zip(entries, zeros)]
+            rows.append(network.row([value.to(weights.device) for value in values]))
+        stacked[name] = torch.stack(rows)
+    groups = states[0]["param_groups"]
+    return {"param_groups": groups, "state": {0: stacked} if stacked else {}}
 
 
 def _count(entry):
