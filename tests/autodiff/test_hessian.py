@@ -63,21 +63,6 @@ def test_linear_loss_has_no_curvature():
     assert torch.equal(operator @ torch.ones(4), torch.zeros(4))
 
 
-def test_module_is_not_changed():
-    module, *rest = problem("mlp")
-    gradients = [torch.ones_like(p) for p in module.parameters()]
-    for p, g in zip(module.parameters(), gradients):
-        p.grad = g
-    before = {k: v.clone() for k, v in module.state_dict().items()}
-    operator = HessianOperator(module, *rest)
-    operator @ torch.ones(operator.shape[0])
-    assert module.training
-    for p, g in zip(module.parameters(), gradients):
-        assert p.grad is g
-        assert torch.equal(g, torch.ones_like(g))
-    assert all(torch.equal(v, before[k]) for k, v in module.state_dict().items())
-
-
 def test_vector_of_a_wrong_shape_raises():
     args = problem("mlp")
     with pytest.raises(InvalidInputError, match=r"shape \(83,\). Got \(5,\)"):

@@ -1,6 +1,10 @@
 """Two members and segments of their training, for the tests of engines."""
 
+import random
 from itertools import pairwise
+
+import numpy as np
+import torch
 
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.members import Segment, initial_state
@@ -10,6 +14,12 @@ from sklearn_sharpbalance.members.schedules import cosine
 def start(net):
     """Return the states of two members before training."""
     return [initial_state(net, i, seed) for i, seed in enumerate((11, 12))]
+
+
+def generators():
+    """Return the states of the global generators of torch, NumPy and Python."""
+    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
+    return torch.get_rng_state().tolist(), legacy, random.getstate()
 
 
 def segment(masks, start, stop, n_epochs, batch_size=16, sizes=None, **settings):

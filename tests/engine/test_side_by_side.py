@@ -17,7 +17,7 @@ from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.optim import SAM
 from tests.cases import rest_slow
-from tests.engine.cases import start, train_segments
+from tests.engine.cases import generators, start, train_segments
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4)).astype(np.float32)
@@ -102,11 +102,6 @@ def test_draws_of_callbacks_do_not_depend_on_the_engine(engine, source, event):
     got = train(engine(), net, start(net), [0, 2, 6])
     assert generators() == before
     assert_same(got, want)
-
-
-def generators():
-    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
-    return torch.get_rng_state().tolist(), legacy, random.getstate()
 
 
 @ENGINES

@@ -13,6 +13,7 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.graph.engine import module_refusal
 from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.optim import SAM, SharpnessAwareOptimizer
+from tests.engine.cases import generators
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4)).astype(np.float32)
@@ -192,13 +193,8 @@ def test_random_modules_depend_on_the_seed_and_keep_global_generators(draw):
     members = []
     for _ in range(2):
         draw()
-        before = _states()
+        before = generators()
         clf = fitted(Drawing, estimator__module__draw=draw)
-        assert _states() == before
+        assert generators() == before
         members.append(clf.member_predict_proba(X))
     np.testing.assert_array_equal(*members)
-
-
-def _states():
-    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
-    return torch.get_rng_state().tolist(), legacy, random.getstate()

@@ -30,11 +30,6 @@ class Table(nn.Module):
         return self.fc(self.body(x))
 
 
-class Probabilities(Table):
-    def forward(self, x):
-        return super().forward(x).softmax(1)
-
-
 class Named(nn.Module):
     def __init__(self):
         super().__init__()

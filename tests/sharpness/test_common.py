@@ -7,7 +7,6 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.utils import check_random_state
-from torch import nn
 
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.sharpness import (
@@ -16,7 +15,7 @@ from sklearn_sharpbalance.sharpness import (
     FunctionScorer,
     SharpnessScorer,
 )
-from tests.sharpness.nets import Images, Named, Probabilities, make_data, make_net
+from tests.sharpness.nets import Images, Named, make_data, make_net
 
 MAY_BE_NEGATIVE = {"loss_rise"}
 KINDS = {"table": {}, "images": {"module": Images}, "dict": {"module": Named}}
@@ -105,16 +104,6 @@ def test_scores_scale_with_the_loss_by_their_degree(name):
     np.testing.assert_allclose(
         scorer(net, X, y), 4.0**scorer.degree * plain, rtol=2e-3, atol=1e-6
     )
-
-
-@each_scorer
-def test_probabilities_with_nll_loss_equal_logits_with_cross_entropy(name):
-    """skorch's default criterion takes the logarithm of the module's output."""
-    _, X, y = problem()
-    expected = SHARPNESS_SCORERS[name]()(make_net(), X, y)
-    net = make_net(module=Probabilities, criterion=nn.NLLLoss)
-    actual = SHARPNESS_SCORERS[name]()(net, X, y)
-    np.testing.assert_allclose(actual, expected, rtol=5e-3, atol=1e-5)
 
 
 @each_scorer

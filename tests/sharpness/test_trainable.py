@@ -1,17 +1,14 @@
 """Which weights of a net the scorers treat as trainable."""
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from skorch import NeuralNetClassifier
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness import (
     SHARPNESS_SCORERS,
-    FisherTraceScorer,
     LossRiseScorer,
     last_layer_gradient,
 )
@@ -31,23 +28,6 @@ def test_loss_rise_without_trainable_weights_raises():
     with pytest.raises(InvalidInputError, match=r"Table has no trainable.*'loss'"):
         LossRiseScorer()(net, X, y)
     assert not calls
-
-
-class Penalised(NeuralNetClassifier):
-    """Net with weight decay in the loss, as in skorch's own examples."""
-
-    def get_loss(self, y_pred, y_true, *args, **kwargs):
-        loss = super().get_loss(y_pred, y_true, *args, **kwargs)
-        return loss + 0.3 * sum(p.square().sum() for p in self.module_.parameters())
-
-
-def test_fisher_trace_includes_a_penalty_in_the_loss():
-    plain, (X, y) = make_net(), make_data()
-    net = Penalised(plain.module_, criterion=nn.CrossEntropyLoss).initialize()
-    gradients = reference.per_sample_gradients(net.module_, cross_entropy, X, y)
-    weights = [p.detach().flatten() for p in net.module_.parameters()]
-    expected = (gradients + 0.6 * torch.cat(weights)).square().sum(1)
-    np.testing.assert_allclose(FisherTraceScorer()(net, X, y), expected, rtol=1e-4)
 
 
 class Scale(nn.Module):

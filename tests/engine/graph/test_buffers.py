@@ -50,7 +50,10 @@ def read(feed):
     ]
 
 
-def check_contents(device):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("half_bytes", [1, 3000, 10**9])
+def test_every_step_holds_its_batch(half_bytes, device, monkeypatch):
+    monkeypatch.setattr(feed_module, "HALF_BYTES", half_bytes)
     feed, data = make_feed(device)
     n_batches = feed.segment.sizes.n_batches
     x, y, weight, lr = read(feed)
@@ -70,19 +73,6 @@ def check_contents(device):
         ]
         rate = session.net.optimizer_.param_groups[0]["initial_lr"]
         np.testing.assert_allclose(lr[i], rate * np.array(want), rtol=1e-6)
-
-
-@pytest.mark.parametrize("half_bytes", [1, 3000, 10**9])
-def test_every_step_holds_its_batch(half_bytes, monkeypatch):
-    monkeypatch.setattr(feed_module, "HALF_BYTES", half_bytes)
-    check_contents("cpu")
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("half_bytes", [1, 3000, 10**9])
-def test_on_a_gpu(half_bytes, monkeypatch):
-    monkeypatch.setattr(feed_module, "HALF_BYTES", half_bytes)
-    check_contents("cuda")
 
 
 def test_augmentation_does_not_depend_on_chunks(monkeypatch):

@@ -2,13 +2,12 @@
 
 import copy
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from sklearn_sharpbalance import ResNet18, SharpBalanceEnsembleClassifier, SmallCNN
+from sklearn_sharpbalance import ResNet18, SmallCNN
 from sklearn_sharpbalance.engine.graph import fused_norms
 from sklearn_sharpbalance.engine.graph.fused_norms import (
     FusedNorms,
@@ -290,38 +289,3 @@ def test_the_original_module_is_not_changed():
     assert list(owner.state_dict()) == names
     norms.open()
     assert owner.module is norms.fused
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_members_with_fused_layers_equal_those_without(precision, monkeypatch):
-    rng = np.random.default_rng(0)
-    y = rng.integers(3, size=96)
-    X = rng.integers(0, 120, size=(96, 3, 32, 32)) + 60 * y[:, None, None, None]
-
-    def fit():
-        clf = SharpBalanceEnsembleClassifier(
-            ResNet18,
-            # In narrower networks or smaller pictures rounding to bf16 dominates.
-            estimator__module__width=16,
-            n_estimators=2,
-            max_epochs=2,
-            lr=0.01,
-            train_transform=None,
-            sam="sam",
-            selection="all",  # with scores, rounding would change the selection
-            batch_size=32,
-            device="cuda",
-            engine="graph",
-            precision=precision,
-            random_state=0,
-        )
-        return clf.fit(X.astype(np.uint8), y)
-
-    fused = fit()
-    monkeypatch.setattr(fused_norms, "kernels_run_on", lambda device: False)
-    plain = fit()
-    tol = 0.01 if precision == "float32" else 0.05
-    losses = [[row["train_loss"] for row in c.history_[0]] for c in (fused, plain)]
-    np.testing.assert_allclose(*losses, rtol=tol)
-    assert not steps(fused.estimators_[0].module_)

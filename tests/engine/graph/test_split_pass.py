@@ -253,19 +253,6 @@ def train(engine, net, states, data, phase, masks):
     return engine().open(net, states, data).train(phase, masks)
 
 
-@pytest.mark.parametrize("kind", [Tied, Repeated])
-def test_weights_used_twice_train_in_bf16(kind):
-    """With one pass for each part, as in the skorch engine."""
-    module = Repeated("inner") if kind is Repeated else Tied()
-    work = task("bf16", kind=module)
-    got, want = (train(kind, *work) for kind in (GraphEngine, SkorchEngine))
-    for before, a, b in zip(work[1], got, want, strict=True):
-        for key, value in b.module.items():
-            change = (value - before.module[key]).double().norm()
-            error = (a.module[key] - value).double().norm()
-            assert error <= 0.05 * change, key
-
-
 def test_member_with_a_hook_is_not_split(monkeypatch):
     """The split pass does not call the member's module itself."""
     work = task(kind=Chain)

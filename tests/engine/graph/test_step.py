@@ -198,19 +198,6 @@ def test_adaptive_optimizers_continue_in_the_next_phase_on_a_gpu(optimizer, sam)
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("apart", [None, [{"optimizer__k": 2}, {"optimizer__k": 3}]])
-def test_graphs_of_look_sam_alternate_on_a_gpu(apart):
-    options = {"sam": LookSAM, "member_params": apart}
-    want = train(SkorchEngine(), **options)
-    got = train(GraphEngine(), device="cuda", **options)
-    for a, b in zip(got, want):
-        losses = [[row["train_loss"] for row in state.history] for state in (a, b)]
-        np.testing.assert_allclose(*losses, rtol=0.02)
-        for key, entries in b.optimizer["state"].items():
-            assert a.optimizer["state"][key]["sam_steps"] == entries["sam_steps"]
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("sam", [SAM, LookSAM, MomentumSAM])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_a_capture_on_a_gpu_does_not_change_weights(precision, sam):
