@@ -107,14 +107,6 @@ def test_images_of_16_bits_are_scaled(tmp_path):
         np.testing.assert_array_equal(image, expected)
 
 
-def test_images_of_32_bits_are_not_scaled(tmp_path):
-    """As in torchvision: a TIFF file has no range to scale from."""
-    values = np.arange(0, 320, 5, dtype=np.int32).reshape(8, 8)
-    write(tmp_path / "a" / "0.tiff", values)
-    images, _ = load_images(tmp_path)
-    np.testing.assert_array_equal(images[0, ..., 1], np.minimum(values, 255))
-
-
 @pytest.mark.parametrize("damage", ["text", "cut", "huge"])
 def test_files_that_cannot_be_decoded_raise(tmp_path, damage):
     path = tmp_path / "a" / "b.bmp"

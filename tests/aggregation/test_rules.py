@@ -94,19 +94,6 @@ def trained_from_one_start(n=3):
     return nets, split(base, X, y)
 
 
-SIMILAR = {"best_member", "majority", "mean_proba"}
-
-
-@pytest.mark.parametrize("rule", rest_slow(AGGREGATIONS, set(AGGREGATIONS) - SIMILAR))
-def test_every_rule_gives_probabilities_and_pickles(rule):
-    clf, X, _ = fit(aggregation=rule)
-    proba = clf.predict_proba(X)
-    assert proba.shape == (300, 3)
-    np.testing.assert_allclose(proba.sum(1), 1, rtol=1e-6)
-    again = pickle.loads(pickle.dumps(clf)).predict_proba(X)
-    np.testing.assert_array_equal(again, proba)
-
-
 def test_majority_breaks_ties_by_the_mean_logit():
     logits = np.array([[[1.0, 0.0]], [[0.0, 3.0]]])
     assert AGGREGATIONS.resolve("majority").combine(logits).argmax() == 1
@@ -337,43 +324,27 @@ def test_best_member_is_the_one_with_the_best_validation_accuracy():
     np.testing.assert_allclose(clf.predict_proba(X), want, rtol=1e-6)
 
 
-def test_temperature_maximises_the_validation_likelihood():
-    clf, X, y = fit(aggregation="temperature", max_epochs=60)
-    data = split(clf, X, y)
-    logits = clf.member_decision_function(data.valid.X).astype(float).mean(0)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_temperature_maximises_the_validation_likelihood(weighted):
+    X, y = table()
+    weight = np.random.default_rng(0).exponential(size=len(y)) ** 3
+    weight = np.where(np.arange(len(y)) % 5, weight, 0) if weighted else np.ones(len(y))
+    options = {"validation_fraction": 0.3, **FAST, "max_epochs": 60}
+    clf = DeepEnsembleClassifier(n_estimators=2, aggregation="temperature", **options)
+    clf.fit(X, y, sample_weight=weight if weighted else None)
+    mean = clf.member_decision_function(X).astype(float).mean(0)
+    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
 
     def nll(t):
-        return -log_softmax(logits / t, axis=1)[range(len(logits)), data.valid.y].mean()
+        losses = -log_softmax(mean[held] / t, axis=1)[range(len(held)), y[held]]
+        return np.average(losses, weights=weight[held])
 
     want = minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
     assert clf.aggregation_.temperature_ == pytest.approx(want, rel=1e-3)
     assert want > 1.2  # overconfident after training on noisy labels
-    mean = clf.member_decision_function(X).astype(float).mean(0)
     np.testing.assert_array_equal(clf.predict(X), mean.argmax(1))
-    np.testing.assert_allclose(
-        clf.predict_proba(X), softmax(mean / want, axis=1), atol=1e-3
-    )
-
-
-def test_temperature_weighs_validation_samples():
-    X, y = table()
-    weight = np.random.default_rng(0).exponential(size=len(y)) ** 3
-    weight[::5] = 0
-    options = {"validation_fraction": 0.3, **FAST, "max_epochs": 60}
-    clf = DeepEnsembleClassifier(n_estimators=2, aggregation="temperature", **options)
-    clf.fit(X, y, sample_weight=weight)
-    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
-    logits = clf.member_decision_function(X[held]).astype(float).mean(0)
-
-    def best(weights):
-        def nll(t):
-            losses = -log_softmax(logits / t, axis=1)[range(len(held)), y[held]]
-            return np.average(losses, weights=weights)
-
-        return minimize_scalar(nll, bounds=(0.1, 20), method="bounded").x
-
-    assert clf.aggregation_.temperature_ == pytest.approx(best(weight[held]), rel=1e-3)
-    assert abs(best(weight[held]) / best(None) - 1) > 0.1
+    proba = softmax(mean / want, axis=1)
+    np.testing.assert_allclose(clf.predict_proba(X), proba, atol=1e-3)
 
 
 def test_temperature_is_one_if_all_validation_samples_are_right():
@@ -402,12 +373,6 @@ def test_rules_that_need_validation_samples_raise_without_them(rule, kind):
         match="validation_fraction",
     ):
         clf.fit(X, y)
-
-
-def test_early_stopping_works_with_rules_that_need_validation_samples():
-    for rule in NEED_VALIDATION:
-        clf, X, y = fit(aggregation=rule, early_stopping=2, max_epochs=6)
-        assert clf.score(X, y) > 0.5
 
 
 def test_nested_parameters_of_a_rule():
@@ -566,10 +531,3 @@ def test_function_that_does_not_return_probabilities_raises(rule, match):
             predict(X)
     with pytest.raises(InvalidInputError, match=match):
         next(clf.staged_predict_proba(X))
-
-
-def test_nan_weights_of_a_member_do_not_raise():
-    clf, X, _ = fit()
-    with torch.no_grad():
-        next(clf.estimators_[0].module_.module.parameters()).fill_(torch.nan)
-    assert np.isnan(clf.predict_proba(X)).all()

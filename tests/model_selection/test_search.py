@@ -160,23 +160,6 @@ def test_settings_of_earlier_steps_may_differ():
     assert_same_search(ours, theirs)
 
 
-def test_several_scores_and_training_scores():
-    X, y = table()
-    options = {
-        "scoring": ["accuracy", "neg_log_loss"],
-        "refit": "neg_log_loss",
-        "return_train_score": True,
-    }
-    grid = {"rho": [0.02, 0.5]}
-    ours = EnsembleSearchCV(ensemble(**FEW), grid, cv=2, **options).fit(X, y)
-    theirs = GridSearchCV(ensemble(**FEW), grid, cv=2, **options).fit(X, y)
-    assert_same_search(ours, theirs)
-    assert ours.best_index_ == theirs.best_index_
-    np.testing.assert_allclose(
-        ours.predict_proba(X), theirs.predict_proba(X), atol=1e-5
-    )
-
-
 @pytest.mark.filterwarnings("ignore:The scoring")  # without weights
 def test_sample_weights_and_groups():
     X, y = table()
@@ -192,16 +175,6 @@ def test_sample_weights_and_groups():
     )
     assert_same_search(ours, theirs, fits)
     assert_same_ensembles(ours.best_estimator_, theirs.best_estimator_)
-
-
-def test_folds_that_are_drawn_once():
-    X, y = table()
-    scores = []
-    for kind in (EnsembleSearchCV, GridSearchCV):
-        cv = KFold(2, shuffle=True, random_state=np.random.RandomState(0))
-        search = kind(ensemble(**FEW), {"rho": [0.05, 0.5]}, cv=cv, refit=False)
-        scores.append(search.fit(X, y).cv_results_["split0_test_score"])
-    np.testing.assert_allclose(*scores)
 
 
 def test_a_generator_of_folds():

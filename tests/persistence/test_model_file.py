@@ -4,7 +4,6 @@ import copy
 import io
 import json
 import pickle
-import re
 import tracemalloc
 
 import joblib
@@ -175,15 +174,6 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory):
-    """A small fitted model, and its file."""
-    path = tmp_path_factory.mktemp("model") / "model.safetensors"
-    clf = SharpBalance(**NARROW).fit(*small_data())
-    clf.save(path)
-    return clf, path
-
-
 def assert_same(got, want, X):
     assert_bitwise(weights(got), weights(want))
     np.testing.assert_array_equal(got.predict_proba(X), want.predict_proba(X))
@@ -243,23 +233,15 @@ class Shifted(torch.nn.Linear):
         return super().forward(x) + self.shift
 
 
-def test_a_trunk_restores_buffers_that_no_state_dict_has(tmp_path):
-    X, y = small_data()
-    settings = NARROW | {"random_state": 3}
-    clf = DiversifiedEnsembleClassifier(shared_trunk=Shifted, **settings).fit(X, y)
-    clf.save(tmp_path / "model")
-    assert_same(load(tmp_path / "model", shared_trunk=Shifted), clf, X)
-
-
-@pytest.mark.parametrize("trunk", [None, TRUNK], ids=["alone", "trunk"])
+@pytest.mark.parametrize("trunk", [None, TRUNK, Shifted], ids=["no", "net", "class"])
 def test_load_restores_a_joint_ensemble(trunk, tmp_path):
     X, y = small_data()
     clf = DiversifiedEnsembleClassifier(shared_trunk=trunk, **NARROW).fit(X, y)
     clf.save(tmp_path / "model")
-    other = {} if trunk is None else {"shared_trunk": copy.deepcopy(trunk)}
-    for tensor in other["shared_trunk"].parameters() if other else ():
-        tensor.data.zero_()  # the weights come from the file
-    again = load(tmp_path / "model", **other)
+    passed = {} if trunk is None else {"shared_trunk": copy.deepcopy(trunk)}
+    if trunk is TRUNK:
+        passed["shared_trunk"][0].weight.data.zero_()  # the weights are in the file
+    again = load(tmp_path / "model", **passed)
     assert vars(again).keys() == vars(clf).keys()
     assert_same(again, clf, X)
 
@@ -420,11 +402,6 @@ def predict_to_file(path, X, target):
     np.save(target, load(path).predict_proba(X))
 
 
-def test_save_refuses_an_unfitted_ensemble(tmp_path):
-    with pytest.raises(ValueError, match="is not fitted yet"):
-        SharpBalance().save(tmp_path / "model")
-
-
 def test_save_refuses_an_object_as_attribute(tmp_path):
     clf = SharpBalance(**NARROW).fit(*small_data())
     clf.extra_ = object()
@@ -524,25 +501,6 @@ def sign(content):
     metadata["digest"] = digest
     text = json.dumps(header, separators=(",", ":")).encode()
     return header_of(text, content[start:])
-
-
-@pytest.mark.parametrize("n", [80, pytest.param(250, marks=pytest.mark.slow)])
-def test_mutated_files_with_the_right_digest_do_no_harm(n, model, tmp_path):
-    """Each one opens or raises a SharpBalanceError."""
-    content, rng = model[1].read_bytes(), np.random.default_rng(1)
-    path, header = tmp_path / "mutated", header_size(content)
-    letters = b'0123456789"{}[],:-.eabcnrtu$_'
-    refused = 0
-    for _ in range(n):
-        mutated = bytearray(content)
-        for place in rng.integers(8, header, size=rng.integers(1, 3)):
-            mutated[place] = rng.choice(list(letters))
-        path.write_bytes(sign(bytes(mutated)))
-        try:
-            load(path)
-        except SharpBalanceError:
-            refused += 1
-    assert refused > 0.56 * n
 
 
 def crafted(model, tmp_path, change):
@@ -707,15 +665,11 @@ BOMBS = {
         "that this package wrote: 'tree'",
     ),
     "deep": (bomb(b"[" * 5_000 + b"]" * 5_000), "recursion"),
-    "deeper": (bomb(b"[" * 200_000 + b"]" * 200_000), "recursion"),
     "digits": (bomb(b"9" * 100_000), "digits"),
     # Few bytes of JSON that are many in memory.
-    "lists": (items(b"[]"), NOT_A_MODEL),
-    "dictionaries": (items(b"{}"), NOT_A_MODEL),
+    "lists": (items(b"[]"), "too many short lists"),
     "records": (items(b'{"a":1}'), NOT_A_MODEL),
     "small_numbers": (items(b"1"), NOT_A_MODEL),
-    "large_numbers": (items(b"1000"), NOT_A_MODEL),
-    "words": (items(b'"ab"'), NOT_A_MODEL),
     "tuples": (items(b'{"$tuple":[]}'), NOT_A_MODEL),
     "object_arrays": (items(b'{"$objects":[]}', 10_000), NOT_A_MODEL),
     "numpy_numbers": (items(b'{"$number":1,"dtype":"<f8"}', 10_000), NOT_A_MODEL),
@@ -769,10 +723,7 @@ BOMBS = {
 }
 
 
-SIMILAR = {"deeper", "dictionaries", "large_numbers", "lists", "records", "words"}
-
-
-@pytest.mark.parametrize("case", rest_slow(BOMBS, BOMBS.keys() - SIMILAR))
+@pytest.mark.parametrize("case", BOMBS)
 def test_crafted_files_take_no_more_memory_than_documented(case, tmp_path):
     content, message = BOMBS[case]
     (tmp_path / "bomb").write_bytes(content)
@@ -814,13 +765,6 @@ def test_a_loaded_model_does_not_depend_on_the_file(model, tmp_path):
         file.write(bytes(path.stat().st_size))
     X, _ = small_data()
     assert_same(again, clf, X)
-
-
-def test_a_default_device_does_not_matter(model):
-    clf, path = model
-    with torch.device("meta"):
-        again = load(path)
-    assert_same(again, clf, small_data()[0])
 
 
 # The tree -----------------------------------------------------------------------------
@@ -904,13 +848,3 @@ def test_load_restores_metadata_requests(tmp_path):
     assert again.fit.requests == {"sample_weight": "w"}
     assert again.score.requests == {"sample_weight": False}
     assert again.partial_fit.requests == clf.get_metadata_routing().partial_fit.requests
-
-
-def test_save_refuses_a_folder(tmp_path, monkeypatch):
-    clf = DeepEnsembleClassifier(**FEW).fit(*small_data())
-    monkeypatch.chdir(tmp_path)
-    for name, shown in ((tmp_path, tmp_path), ("", ".")):
-        text = f"Cannot write {shown}: it is a folder. Name a file in it."
-        with pytest.raises(FileNotWrittenError, match=f"^{re.escape(text)}$"):
-            clf.save(name)
-    assert list(tmp_path.iterdir()) == []

@@ -19,7 +19,6 @@ from sklearn_sharpbalance.networks import (
 )
 from sklearn_sharpbalance.runtime.devices import (
     allows_channels_last,
-    channels_last_on_cpu,
     contiguous_on_cpu,
 )
 
@@ -118,26 +117,6 @@ def test_networks_without_strided_convolutions_get_channels_last_input(make, all
     output = module(x)
     assert seen == [(192, 1, 24, 3) if allowed else x.stride()]
     torch.testing.assert_close(output, network(x))
-
-
-@pytest.mark.parametrize(
-    "x",
-    [
-        torch.zeros(2, 3, 4, 4, dtype=torch.float64),
-        torch.zeros(2, 4, 4, 3).permute(0, 3, 1, 2).double(),
-        torch.zeros(2, 3, 4, 4, device="meta"),
-        torch.zeros(2, 5),
-    ],
-)
-def test_other_tensors_keep_the_strides_of_c_order(x):
-    assert channels_last_on_cpu(x).stride() == torch.zeros(x.shape).stride()
-
-
-def test_channels_last_input_inside_vmap():
-    network = SmallCNN(3, 2, width=4).eval()
-    x = torch.rand(3, 3, 8, 8)
-    outputs = torch.vmap(lambda one: network(channels_last_on_cpu(one[None]))[0])(x)
-    torch.testing.assert_close(outputs, network(x))
 
 
 def strides(module):

@@ -46,11 +46,9 @@ def default_device(device):
 
 MODES = {
     "float64": lambda: default_dtype(torch.float64),
-    "bfloat16": lambda: default_dtype(torch.bfloat16),
     "no_grad": torch.no_grad,
     "inference_mode": torch.inference_mode,
     "meta by default": lambda: default_device("meta"),
-    "meta around": lambda: torch.device("meta"),
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
 }
 
