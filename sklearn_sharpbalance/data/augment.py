@@ -137,14 +137,7 @@ def resolve_transform(transform):
 
 
 class EpochAugment:
-    """Augmentation of one member's epoch.
-
-    Parameters
-    ----------
-    transform : callable or None
-    shape : tuple of (n_batches, B)
-    device : torch.device
-    """
+    """Augmentation of one member's epoch, of shape (n_batches, B)."""
 
     def __init__(self, transform, shape, device):
         self.transform = transform

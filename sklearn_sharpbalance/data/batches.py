@@ -133,14 +133,7 @@ def epoch_batches(mask, sizes, rng):
 
 
 class BatchLayout:
-    """What the batches of all epochs of a phase have in common, for one member.
-
-    Parameters
-    ----------
-    mask : ndarray of shape (N,), dtype bool
-        True for the samples of the SAM part.
-    sizes : PartSizes
-    """
+    """What the batches of all epochs of a phase have in common, for one member."""
 
     def __init__(self, mask, sizes):
         sam, normal = np.flatnonzero(mask), np.flatnonzero(~mask)

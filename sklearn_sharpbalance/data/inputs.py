@@ -100,18 +100,14 @@ class InputFormat:
 
     def __str__(self):
         if self.kind == "dict":
-            return f"a dictionary of {', '.join(map(repr, self.keys or ()))}"
-        if self.kind == "frame":
-            return f"a DataFrame of {(self.given_shape or ())[0]} columns"
-        return f"samples of shape {self.given_shape}"
-
-    def in_full(self):
-        """Return a longer text than ``str``, with all shapes."""
-        if self.kind == "dict":
             pairs = zip(self.keys or (), self.shapes or ())
             shapes = ", ".join(f"{key!r} of shape {shape}" for key, shape in pairs)
             return f"a dictionary of {shapes}"
-        return f"{self}, which the module sees as {self.shape}"
+        if self.kind == "frame":
+            return f"a DataFrame of {(self.given_shape or ())[0]} columns"
+        if self.shape in (None, self.given_shape):
+            return f"samples of shape {self.given_shape}"
+        return f"samples of shape {self.given_shape}, seen as {self.shape}"
 
 
 def check_X(estimator, X, *, reset, fitted=None):
@@ -122,17 +118,13 @@ def check_X(estimator, X, *, reset, fitted=None):
     estimator : estimator instance
         Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
     X : array-like, DataFrame, tensor, dict of arrays, Dataset or SliceDataset
+        For a DataFrame in ``fit``, its columns are returned, which
+        :func:`encode_frame` encodes.
     reset : bool
         True in ``fit``; False compares X with the data of the fit, and accepts a
         Dataset without labels.
     fitted : InputFormat or None, default=None
         Layout of the fit, which decides whether arrays (N, H, W) are grey images.
-
-    Returns
-    -------
-    X : ndarray, dict of ndarray, or Dataset
-        For a DataFrame in ``fit`` the columns, which :func:`encode_frame` encodes.
-    input_format : InputFormat
     """
     if isinstance(X, SliceDataset):
         X = SlicedItems(X)
@@ -302,11 +294,8 @@ def check_layout(estimator, fmt, fitted):
 
 def other_layout(estimator, fmt, fitted):
     """Return the error for samples of another layout than those of the fit."""
-    found, known = str(fmt), str(fitted)
-    if found == known:
-        found, known = fmt.in_full(), fitted.in_full()
     name = type(estimator).__name__
-    return InvalidInputError(f"X is {found}, but {name} was fitted on {known}.")
+    return InvalidInputError(f"X is {fmt}, but {name} was fitted on {fitted}.")
 
 
 def _usual_strides(X):

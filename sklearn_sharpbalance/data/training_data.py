@@ -63,14 +63,7 @@ class TrainingData:
     def unlabeled(
         cls, X: Any, item_shape: tuple[int, ...] | None = None
     ) -> "TrainingData":
-        """Return samples without labels; ``y`` is a placeholder of zeros.
-
-        Parameters
-        ----------
-        X : ndarray, dict of ndarray, or Dataset
-        item_shape : tuple of int or None, default=None
-            Shape of one item of a Dataset.
-        """
+        """Return samples without labels; ``y`` is a placeholder of zeros."""
         return cls(X, np.zeros(n_rows(X), dtype=np.int64), item_shape=item_shape)
 
     def __len__(self) -> int:

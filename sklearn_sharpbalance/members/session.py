@@ -34,24 +34,11 @@ EPOCH_BEGIN, EPOCH_END = 2**33, 2**34
 
 
 class MemberSession:
-    """One member during one phase.
+    """One member during one phase, in a net of its own.
 
-    Parameters
-    ----------
-    net : NeuralNetClassifier
-        Settings shared by all members; not changed.
-    state : MemberState
-    data : TrainingData
-    segment : Segment
-    on_epoch : callable or None
-        Called with (member, record) after every epoch; True stops the member.
-
-    Attributes
-    ----------
-    net : NeuralNetClassifier
-        The member's own net, in its state at the start of the phase.
-    stopped : bool
-        Whether the member has stopped before the end.
+    ``net`` has the settings shared by all members and is not changed. ``on_epoch`` is
+    called with (member, record) after every epoch; True stops the member, which
+    ``stopped`` tells.
     """
 
     def __init__(self, net, state, data, segment, on_epoch=None):

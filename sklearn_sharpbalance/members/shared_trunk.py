@@ -31,13 +31,7 @@ FEATURE_BATCH = 512
 class Trunk:
     """A module in evaluation mode whose weights never change.
 
-    Parameters
-    ----------
-    module : nn.Module
-        Changed in place: frozen and moved to the device.
-    device : str or torch.device
-    precision : str, default="float32"
-        Precision of its forward pass.
+    The module is changed in place: frozen and moved to the device.
     """
 
     def __init__(self, module, device, precision="float32"):
@@ -104,8 +98,7 @@ class Trunk:
 def call_trunk(module, x):
     """Return the output of a trunk for a tensor, or for a dictionary of keywords.
 
-    The trunk gets a copy, which it may change in place: ``x`` may be a view of the
-    user's data, or needed for a second pass.
+    It may change its copy in place: ``x`` may be the user's, or needed again.
     """
     if isinstance(x, dict):
         return module(**map_arrays(torch.clone, x))
@@ -113,14 +106,9 @@ def call_trunk(module, x):
 
 
 class TrunkedModule(nn.Module):
-    """The shared trunk and one member's head as one module.
+    """The shared trunk, not copied, and one member's head as one module.
 
-    Parameters
-    ----------
-    trunk : Trunk
-        Not copied.
-    **member
-        Arguments of the :class:`MemberModule` that is the head.
+    The other arguments are those of the :class:`MemberModule` that is the head.
     """
 
     def __init__(self, trunk, **member):

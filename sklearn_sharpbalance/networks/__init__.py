@@ -5,14 +5,17 @@ pickled. :func:`default_network` chooses one by the shape of a sample, :func:`fi
 puts a new head on a pretrained one.
 """
 
-from sklearn_sharpbalance.networks.cnn import SmallCNN
+from sklearn_sharpbalance.networks.cnn import VGG19BN, SmallCNN
 from sklearn_sharpbalance.networks.defaults import default_network
 from sklearn_sharpbalance.networks.mlp import MLP
-from sklearn_sharpbalance.networks.resnet import ResNet, ResNet18, SmallResNet
+from sklearn_sharpbalance.networks.resnet import (
+    ResNet,
+    ResNet18,
+    SmallResNet,
+    WideResNet,
+)
 from sklearn_sharpbalance.networks.transfer import finetune
-from sklearn_sharpbalance.networks.vgg import VGG19BN
 from sklearn_sharpbalance.networks.vit import VisionTransformer, ViTTiny
-from sklearn_sharpbalance.networks.wide_resnet import WideResNet
 
 __all__ = [
     "MLP",

@@ -98,11 +98,11 @@ class VisionTransformer(nn.Module):
     Parameters
     ----------
     image_size : int, default=32
-        Height and width of a image.
+        Height and width of an image.
     patch_size : int, default=4
         Height and width of a patch; divides ``image_size``.
     in_channels : int, default=3
-        Channels of a image.
+        Channels of an image.
     n_classes : int, default=10
         Number of logits.
     dim : int, default=192

@@ -40,32 +40,19 @@ HALF = (torch.float16, torch.bfloat16)
 
 @dataclass
 class Bucket:
-    """Parameters of one group, device and dtype, for one multi-tensor call.
-
-    Attributes
-    ----------
-    group : dict
-        The parameter group.
-    params : list of Tensor
-    weights : list of Tensor
-        The parameters as real tensors (views of the same memory).
-    grads : list of Tensor
-        Their gradients, in single precision at least.
-    saved : list of Tensor
-        The weights before the perturbation.
-    pending : list of Tensor
-        State that the method keeps if the perturbed pass succeeds.
-    norm : Tensor or None
-        The norm that the direction was divided by.
-    """
+    """Parameters of one group, device and dtype, for one multi-tensor call."""
 
     group: dict[str, Any]
     params: list[Tensor] = field(default_factory=list)
+    # The parameters as real tensors (views of the same memory).
     weights: list[Tensor] = field(default_factory=list)
+    # Their gradients, in single precision at least.
     grads: list[Tensor] = field(default_factory=list)
+    # The weights before the perturbation.
     saved: list[Tensor] = field(default_factory=list)
+    # State that the method keeps if the perturbed pass succeeds.
     pending: list[Tensor] = field(default_factory=list)
-    norm: Tensor | None = None
+    norm: Tensor | None = None  # that the direction was divided by
 
     @property
     def stacked(self) -> bool:

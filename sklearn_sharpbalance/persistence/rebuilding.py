@@ -302,7 +302,7 @@ def _try_out(estimator):
             X, found = check_X(estimator, _sample(fmt), reset=False, fitted=fmt)
             is_same = replace(found, largest=fmt.largest) == fmt
         if not is_same:
-            raise ModelFileError(f"its input format is {fmt.in_full()}.")
+            raise ModelFileError(f"its input format is {fmt}.")
         if fmt.kind == "dict":
             return  # a module may need integers
         if getattr(estimator, "trunk_", None) is not None:

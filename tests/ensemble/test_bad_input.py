@@ -362,11 +362,11 @@ BAD_INPUT = {
     ),
     "predict_kind": (
         lambda: after_fit("predict", {"a": X}),
-        "X is a dictionary of 'a',",
+        "X is a dictionary of 'a' of shape",
     ),
     "predict_keys": (
         lambda: fit({"input": X}, estimator=nn.Linear(4, 3)).predict({"b": X}),
-        "X is a dictionary of 'b',",
+        "X is a dictionary of 'b' of shape",
     ),
     "predict_pictures": (
         lambda: fit(PICTURES, Y[:12]).predict(PICTURES[:, :6]),

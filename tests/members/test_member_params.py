@@ -118,16 +118,6 @@ def test_member_equals_that_of_an_ensemble_with_common_settings(kind, params):
         np.testing.assert_allclose(*proba, atol=1e-6)
 
 
-def test_members_of_different_shapes_are_scored():
-    X, y = table()
-    params = {**FAST, "max_epochs": 2}
-    clf = SharpBalance(member_params=APART, **params).fit(X, y)
-    assert clf.sharpness_.shape == clf.sam_masks_.shape == (3, 60)
-    for i, settings in enumerate(APART):
-        alike = SharpBalance(engine="skorch", **{**params, **as_common(settings)})
-        np.testing.assert_array_equal(alike.fit(X, y).sharpness_[i], clf.sharpness_[i])
-
-
 def test_members_with_different_activations_predict_one_by_one():
     """Weights of equal shapes can be stacked, activations cannot."""
     X, y = table()

@@ -84,36 +84,6 @@ def test_update_equals_the_formula(module, batch, n_sam):
     )
 
 
-def test_update_without_sam_samples_is_the_base_optimizer_bitwise(module, batch):
-    twin = copy.deepcopy(module)
-    options = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-2}
-    ours = SAM(module.parameters(), rho=RHO, **options)
-    plain = torch.optim.SGD(twin.parameters(), **options)
-    for _ in range(3):
-        balanced_step(ours, losses_of(module, *batch), 0, N)
-        plain.zero_grad()
-        losses_of(twin, *batch)(slice(0, N)).backward()
-        plain.step()
-    assert flat_weights(module).equal(flat_weights(twin))
-
-
-def test_update_with_only_sam_samples_is_sam_bitwise(module, batch):
-    twin = copy.deepcopy(module)
-    options = {"rho": RHO, "lr": LR, "momentum": 0.9}
-    ours, sam = SAM(module.parameters(), **options), SAM(twin.parameters(), **options)
-
-    def closure():
-        sam.zero_grad()
-        loss = losses_of(twin, *batch)(slice(0, N))
-        loss.backward()
-        return loss
-
-    for _ in range(3):
-        balanced_step(ours, losses_of(module, *batch), N, N)
-        sam.step(closure)
-    assert flat_weights(module).equal(flat_weights(twin))
-
-
 def test_rho_zero_treats_all_samples_equally(module, batch):
     twin = copy.deepcopy(module)
     for model, n_sam in ((module, N_SAM), (twin, 0)):
@@ -208,11 +178,9 @@ def test_look_sam_reuses_the_component_of_the_sam_part(module, batch):
         )
 
 
-@pytest.mark.parametrize("sam", [MomentumSAM, LookSAM])
+@pytest.mark.parametrize("sam", [SAM, MomentumSAM, LookSAM])
 @pytest.mark.parametrize("n_sam", [0, N])
-def test_methods_with_fewer_passes_without_or_with_only_sam_samples(
-    module, batch, sam, n_sam
-):
+def test_update_without_or_with_only_sam_samples_bitwise(module, batch, sam, n_sam):
     """Without SAM samples it is the base optimizer, with all ``step(closure)``."""
     twin = copy.deepcopy(module)
     options = {"lr": LR, "momentum": 0.9, "weight_decay": 1e-2}

@@ -159,16 +159,6 @@ def test_frozen_batch_norm_keeps_its_statistics():
     assert not torch.equal(loose[1].running_mean, source[1].running_mean)
 
 
-@pytest.mark.parametrize(("trainable", "kept"), [("head", [1, 4]), (2, [1])])
-def test_norm_layers_without_weights_are_frozen_with_their_neighbours(trainable, kept):
-    layers = [nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.ReLU()]
-    layers += [nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 3)]
-    model = finetune(nn.Sequential(*layers), 2, trainable=trainable)
-    model.train()(torch.randn(8, 4) + 3)
-    unchanged = [i for i in (1, 4) if not model[i].running_mean.any()]
-    assert unchanged == kept
-
-
 @pytest.mark.parametrize("kind", [nn.Conv1d, nn.Conv2d, nn.Conv3d])
 def test_a_convolution_is_replaced_by_one_of_its_kind(kind):
     """With the same kernel size, stride, padding, dilation and groups."""

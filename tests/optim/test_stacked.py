@@ -105,15 +105,3 @@ def test_list_of_rho_without_a_stacked_group_raises():
     w = torch.nn.Parameter(torch.zeros(2, 3))
     with pytest.raises(InvalidInputError, match=r"shape \(2,\), but the group is not"):
         SAM([w], rho=[0.1, 0.2], lr=0.1)
-
-
-def test_stacked_group_without_parameters_has_the_members_of_the_others():
-    w = torch.nn.Parameter(torch.ones(2, 3))
-    groups = [{"params": []}, {"params": [w]}]
-    optimizer = SAM(groups, rho=[0.1, 0.2], stacked=True, lr=0.1)
-    w.sum().backward()
-    with optimizer.perturbed():
-        moved = (w - 1).norm(dim=1)
-    torch.testing.assert_close(moved, torch.tensor([0.1, 0.2]))
-    with pytest.raises(ValueError, match=r"rho has shape \(3,\) for 2 stacked members"):
-        optimizer.add_param_group({"params": [], "rho": [0.1, 0.2, 0.3]})
