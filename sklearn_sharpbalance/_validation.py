@@ -41,6 +41,7 @@ __all__ = [
     "check_sample_weight",
     "check_seed",
     "in_a_sentence",
+    "printable",
 ]
 
 POSITIVE_INTEGER = Interval(Integral, 1, None, closed="left")
@@ -50,6 +51,7 @@ NON_NEGATIVE = Interval(Real, 0, None, closed="left")  # and finite
 BETWEEN_0_AND_1 = Interval(Real, 0, 1, closed="neither")
 FROM_0_TO_1 = Interval(Real, 0, 1, closed="both")
 FROM_0_BELOW_1 = Interval(Real, 0, 1, closed="left")
+MAX_TEXT = 2000  # characters of a message
 
 
 def check_numbers(interval: Interval, /, **values: Any) -> None:
@@ -126,6 +128,18 @@ def check_random_state(random_state: Any) -> np.random.RandomState:
 def in_a_sentence(error: BaseException) -> str:
     """Return the text of an error without its full stop."""
     return str(error).rstrip().removesuffix(".")
+
+
+def printable(text: str) -> str:
+    """Return a text that a terminal only shows, in one line.
+
+    Examples
+    --------
+    >>> print(printable("red: " + chr(27) + "[31m"))
+    red: \\x1b[31m
+    """
+    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 def check_call(function: Callable, source: str, asked: str, *args, **kwargs) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
-from sklearn_sharpbalance._validation import in_a_sentence
+from sklearn_sharpbalance._validation import in_a_sentence, printable
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
     ModelFileError,
@@ -121,7 +121,7 @@ def restore(net, state):
     except Exception as error:  # of any kind, if a file was crafted
         raise ModelFileError(
             f"The state of member {state.index} does not fit its network: "
-            f"{in_a_sentence(error)}."
+            f"{printable(in_a_sentence(error))}."
         ) from error
     return net
 

@@ -149,6 +149,7 @@ def _random_state(state):
     is_valid = (
         isinstance(key, np.ndarray)
         and (key.shape, key.dtype) == ((624,), np.dtype("uint32"))
+        and key[1:].any()  # zeros draw zeros, and normal numbers without end
         and type(position) is int
         and 0 <= position <= 624
         and state["has_gauss"] in (0, 1)

@@ -20,12 +20,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from sklearn_sharpbalance._validation import printable
 from sklearn_sharpbalance.exceptions import FileNotWrittenError, ModelFileError
 from sklearn_sharpbalance.persistence.encoding import (
     byte_view,
     decode,
     encode,
-    printable,
 )
 
 __all__ = [

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["NotPlainError", "byte_view", "decode", "encode", "printable"]
+__all__ = ["NotPlainError", "byte_view", "decode", "encode"]
 
 # What a safetensors file can store, and numpy's name for it.
 _DTYPES = {
@@ -38,7 +38,6 @@ _DTYPES = {
 }
 _NUMPY_DTYPES = {np.dtype(name) for name in _DTYPES.values() if name is not None}
 _LAST_CODE_POINT = 0x10FFFF  # of Unicode
-MAX_TEXT = 2000  # characters of a message
 MAX_DEPTH = 64  # of containers inside each other
 # Keys are text or numbers up to here: of others, a short list may have one hash, and
 # would take hours to become a dictionary.
@@ -51,18 +50,6 @@ class NotPlainError(TypeError):
     def __init__(self, where, value):
         super().__init__(f"{where or 'the value'} is a {type(value).__qualname__}")
         self.where, self.value = where, value
-
-
-def printable(text: str) -> str:
-    """Return a text that a terminal only shows, in one line.
-
-    Examples
-    --------
-    >>> print(printable("red: " + chr(27) + "[31m"))
-    red: \\x1b[31m
-    """
-    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]}..."
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in cut)
 
 
 def byte_view(value: np.ndarray | Tensor) -> np.ndarray:

@@ -18,8 +18,9 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 from torch.utils.hooks import RemovableHandle
 
+from sklearn_sharpbalance._validation import printable
 from sklearn_sharpbalance.data.training_data import n_rows
-from sklearn_sharpbalance.persistence.encoding import byte_view, printable
+from sklearn_sharpbalance.persistence.encoding import byte_view
 from sklearn_sharpbalance.runtime.torch_internals import (
     hooks_of,
     is_compiled_wrapper,

@@ -15,6 +15,7 @@ from sklearn import config_context
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet, NeuralNetClassifier
 
+from sklearn_sharpbalance._validation import printable
 from sklearn_sharpbalance.aggregation.rules import FunctionAggregation
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
@@ -37,7 +38,7 @@ from sklearn_sharpbalance.persistence.archive import (
     write_archive,
     writing,
 )
-from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode, printable
+from sklearn_sharpbalance.persistence.encoding import NotPlainError, encode
 from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.persistence.rebuilding import rebuild
 from sklearn_sharpbalance.runtime.process import own_torch_modes

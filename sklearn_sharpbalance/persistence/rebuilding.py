@@ -70,6 +70,7 @@ TYPES: dict[str, Any] = {
 FITTED = re.compile(r"[^\W\d_]\w*_")  # names of fitted attributes
 LARGEST_COUNT = 10**15  # epochs, passes
 LARGEST_TRIED = 2**18  # numbers of a sample that members are tried with
+ESCAPES = {chr(0x1B), chr(0x9B)}  # scikit-learn prints names of columns as they are
 SPARE_LAYERS = 128  # layers without weights that a network may have
 
 
@@ -232,6 +233,8 @@ def _check_fitted(fitted):
             raise ModelFileError(f"it sets {name} to a {type(value).__name__}.")
         if name in ("n_iter_", "n_passes_") and not 0 <= value < LARGEST_COUNT:
             raise ModelFileError(f"it sets {name} to a number that no fit reaches.")
+        if name == "feature_names_in_" and ESCAPES & set("".join(map(str, value))):
+            raise ModelFileError("it has names of columns that control a terminal.")
 
 
 def _input_format(columns=None, **values):

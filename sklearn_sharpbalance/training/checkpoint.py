@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance._parameters import names_where
+from sklearn_sharpbalance._validation import printable
 from sklearn_sharpbalance.exceptions import (
     CheckpointError,
     CheckpointMismatchError,
@@ -30,7 +31,7 @@ from sklearn_sharpbalance.persistence.archive import (
     remove_leftovers,
     write_archive,
 )
-from sklearn_sharpbalance.persistence.encoding import NotPlainError, printable
+from sklearn_sharpbalance.persistence.encoding import NotPlainError
 from sklearn_sharpbalance.persistence.fingerprint import condense, describe, differences
 from sklearn_sharpbalance.training.plan import Seeds
 from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree

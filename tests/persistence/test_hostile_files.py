@@ -119,9 +119,10 @@ def test_a_checkpoint_with_other_moments_is_refused(tmp_path):
         {"state": {"key": np.zeros(624, np.uint32), "pos": -1}},
         {"state": {"key": np.zeros(3, np.uint32), "pos": 0}},
         {"state": {"key": np.zeros(624), "pos": 0}},
+        {"state": {"key": np.eye(1, 624, dtype=np.uint32)[0], "pos": 0}},
         {"has_gauss": 7},
     ],
-    ids=["far", "before", "short", "floats", "gauss"],
+    ids=["far", "before", "short", "floats", "zeros", "gauss"],
 )
 def test_positions_outside_of_a_random_state_are_refused(change):
     state = np.random.RandomState(0).get_state(legacy=False)
@@ -275,11 +276,28 @@ RED = "\x1b[31m"
         lambda tree: tree.update({"class": RED}),
         set_params(lr=RED),
         set_net(**{f"module__{RED}": 1}),
+        lambda tree: tree["fitted"].update(feature_names_in_=[RED] * 5),
     ],
 )
 def test_text_of_a_file_does_not_reach_the_terminal(change, saved):
     with pytest.raises(SharpBalanceError) as error:
         load(changed(saved(), change))
+    assert str(error.value).isprintable()
+
+
+def test_text_of_a_checkpoint_does_not_reach_the_terminal(tmp_path):
+    def change(tree):
+        tree["state"]["members"][0]["module"][RED] = torch.zeros(1)
+        tree["finished"] = False
+
+    def fit():
+        DeepEnsembleClassifier(**FEW, checkpoint_dir=tmp_path).fit(*small_data())
+
+    fit()
+    (path,) = tmp_path.iterdir()
+    changed(path, change, kind="checkpoint")
+    with pytest.raises(SharpBalanceError) as error:
+        fit()
     assert str(error.value).isprintable()
 
 
