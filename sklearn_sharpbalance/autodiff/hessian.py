@@ -125,10 +125,13 @@ class HessianOperator:
 
     def _mean_over_chunks(self, summed):
         n = len(self.rows)
+
+        def summed_over_chunk(chunk):
+            x, y = self.rows[chunk]
+            return summed(x, y)
+
         with evaluation_mode(self.module), MATH_ATTENTION:
-            parts = map_chunks(
-                lambda chunk: summed(*self.rows[chunk]), n, self.chunk_size
-            )
+            parts = map_chunks(summed_over_chunk, n, self.chunk_size)
             return sum(parts) / n  # (P,)
 
     def _summed_gradient(self, x, y, create_graph=False):

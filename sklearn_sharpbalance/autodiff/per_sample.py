@@ -150,8 +150,12 @@ def _run(method, problem, chunk_size):
         if chunk_size is None:
             most, room = _limits(problem.rows.device)
             chunk_size = min(most, max(3, room // cost))
-        rows = problem.rows
-        return in_chunks(lambda chunk: norms(*rows[chunk]), len(rows), chunk_size)
+
+        def norms_of_chunk(chunk):
+            x, y = problem.rows[chunk]
+            return norms(x, y)
+
+        return in_chunks(norms_of_chunk, len(problem.rows), chunk_size)
 
 
 def _limits(device):

@@ -157,11 +157,19 @@ class _NormFunction(torch.autograd.Function):
             add=ctx.add,
             n_first=ctx.n_first,
         )
-        second = (None, None)
+        grad_weight2, grad_bias2 = None, None
         if ctx.n_first is not None:
-            second = (grad_weight[1], grad_bias[1])
-        first = (grad_x, grad_residual, grad_weight[0], grad_bias[0])
-        return (*first, *second, None, None)
+            grad_weight2, grad_bias2 = grad_weight[1], grad_bias[1]
+        return (
+            grad_x,
+            grad_residual,
+            grad_weight[0],
+            grad_bias[0],
+            grad_weight2,
+            grad_bias2,
+            None,
+            None,
+        )
 
 
 def channels_last(x):

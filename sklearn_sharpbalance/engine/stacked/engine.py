@@ -113,13 +113,9 @@ class StackedGroup:
         self.stacked_pass = StackedPass(self.network, self.stack.label_smoothing, dtype)
         self.results = [session.state for session in sessions]
 
-    @property
-    def segment(self):
-        """Segment of the first member, for what all segments have in common."""
-        return self.sessions[0].segment
-
     def set_masks(self, masks):
         """Set the SAM masks of the members, and what their segments depend on."""
+        self.segment = self.sessions[0].segment  # for what all have in common
         sizes = [session.segment.sizes for session in self.sessions]
         self.layouts = [BatchLayout(mask, own) for mask, own in zip(masks, sizes)]
         self.sizes = PartSizes(

@@ -320,5 +320,5 @@ class MemberRates:
 
     def _column(self, values):
         """Return one value (M, 1) for each row of the weights."""
-        like = {"dtype": self.weights.dtype, "device": self.weights.device}
-        return torch.tensor(values, **like)[:, None]
+        weights = self.weights
+        return torch.tensor(values, dtype=weights.dtype, device=weights.device)[:, None]

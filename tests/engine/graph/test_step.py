@@ -72,8 +72,8 @@ def train(
     states, options = start(net), {"batch_size": batch_size, "precision": precision}
     with engine.open(net, states, DATA) as run:
         for p in range(n_phases):
-            edges = n_epochs * p, n_epochs * (p + 1)
-            phase = segment(MASKS, *edges, n_epochs * n_phases, **options)
+            stop = n_epochs * (p + 1)
+            phase = segment(MASKS, n_epochs * p, stop, n_epochs * n_phases, **options)
             states = run.train(replace(phase, name=f"phase {p}"), MASKS)
     return states
 
