@@ -19,20 +19,6 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = [
-    "CONSTANTS",
-    "SEVERITIES",
-    "ImageRng",
-    "as_severities",
-    "check_severity",
-    "family",
-    "kind_name",
-    "resolve",
-    "severity_constants",
-    "stream_seed",
-    "to_uint8",
-]
-
 SEVERITIES = (1, 2, 3, 4, 5)
 # The published generators truncate float64; float32 may have 99.99999 instead of 100.
 ROUND_GUARD = 1e-4

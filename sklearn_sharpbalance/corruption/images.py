@@ -157,6 +157,7 @@ def iter_corruptions(
         Kinds or groups ("noise", "blur", "weather", "digital"); None is all fifteen.
     severities : int or iterable of int, default=(1, 2, 3, 4, 5)
         Severities of each kind.
+
     Yields
     ------
     name : str

@@ -1,7 +1,7 @@
 """Checks of the arrays that metrics take: shapes, probabilities and labels."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from numbers import Real
@@ -10,20 +10,6 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
-
-__all__ = [
-    "as_float",
-    "check_member_outputs",
-    "check_member_probas",
-    "check_outputs",
-    "check_proba",
-    "check_scores",
-    "encode_labels",
-    "labels_and_members",
-    "labels_and_proba",
-    "undefined_once",
-    "warn_undefined",
-]
 
 # The largest error of the sum of a row of a float16 or float32 softmax.
 SUM_TOLERANCE = 1e-3
@@ -81,28 +67,26 @@ def _check_finite(array: np.ndarray, name: str) -> None:
         raise InvalidInputError(f"{name} contains infinite values or NaN.")
 
 
+def _checked(values: Any, name: str, axes: tuple, check: Callable) -> np.ndarray:
+    array = as_float(values, name)
+    _check_shape(array, name, axes)
+    check(array, name)
+    return array
+
+
 def check_member_outputs(values: Any, name: str = "member_probas") -> np.ndarray:
     """Return finite outputs of the members, probabilities or logits, (M, N, C)."""
-    array = as_float(values, name)
-    _check_shape(array, name, MEMBERS)
-    _check_finite(array, name)
-    return array
+    return _checked(values, name, MEMBERS, _check_finite)
 
 
 def check_outputs(values: Any, name: str) -> np.ndarray:
     """Return finite outputs of one predictor, probabilities or logits, (N, C)."""
-    array = as_float(values, name)
-    _check_shape(array, name, MEMBERS[1:])
-    _check_finite(array, name)
-    return array
+    return _checked(values, name, MEMBERS[1:], _check_finite)
 
 
 def check_member_probas(values: Any, name: str = "member_probas") -> np.ndarray:
     """Return probabilities of the members, (M, N, C)."""
-    array = as_float(values, name)
-    _check_shape(array, name, MEMBERS)
-    _check_distribution(array, name)
-    return array
+    return _checked(values, name, MEMBERS, _check_distribution)
 
 
 def check_proba(values: Any, name: str = "proba") -> np.ndarray:
@@ -110,9 +94,7 @@ def check_proba(values: Any, name: str = "proba") -> np.ndarray:
     array = as_float(values, name)
     if array.ndim == 1:
         array = np.stack([1 - array, array], axis=1)  # (N, 2)
-    _check_shape(array, name, MEMBERS[1:])
-    _check_distribution(array, name)
-    return array
+    return _checked(array, name, MEMBERS[1:], _check_distribution)
 
 
 def check_weights(values: Any, n_samples: int) -> np.ndarray | None:

@@ -9,14 +9,6 @@ from sklearn.pipeline import Pipeline
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 
-__all__ = [
-    "Outputs",
-    "last_step",
-    "outputs_of",
-    "predicts_with_members",
-    "reach_last_step",
-]
-
 
 def last_step(estimator: Any) -> Any:
     """Return the final estimator of a pipeline, fitted or not."""

@@ -18,16 +18,6 @@ from sklearn_sharpbalance.metrics.diversity import (
 )
 from sklearn_sharpbalance.metrics.flatness import adaptive_sharpness
 
-__all__ = [
-    "DIVERSITIES",
-    "GAINS",
-    "check_sharpness_options",
-    "diversity_of",
-    "gain_of",
-    "mean_sharpness",
-    "sharpness_label",
-]
-
 # Label of the axis, and metric.
 DIVERSITIES: dict[str, tuple[str, Callable]] = {
     "disagreement_error_ratio": (

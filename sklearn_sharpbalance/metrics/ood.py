@@ -118,8 +118,7 @@ def predictive_entropy(probas):
     Parameters
     ----------
     probas : array-like of shape (n_samples, n_classes), or with the members in front
-        Probabilities; those of shape (n_members, n_samples, n_classes) are averaged
-        over the members first.
+        Probabilities; those of members are averaged first.
 
     Returns
     -------

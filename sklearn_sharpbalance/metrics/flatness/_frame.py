@@ -28,15 +28,6 @@ from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.metrics._checks import encode_labels
 from sklearn_sharpbalance.runtime.torch_internals import foreach_copy_
 
-__all__ = [
-    "Member",
-    "Weights",
-    "check_finite",
-    "mean_over_members",
-    "measure_members",
-    "trainable_or_refuse",
-]
-
 
 class Member(NamedTuple):
     """A net, the samples on its device, and the seed of all random numbers."""

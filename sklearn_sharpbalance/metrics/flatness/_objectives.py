@@ -23,8 +23,6 @@ from sklearn_sharpbalance.autodiff.state import (
 from sklearn_sharpbalance.metrics.flatness._frame import Member, Weights
 from sklearn_sharpbalance.runtime.devices import capture_graph
 
-__all__ = ["Objective", "StackedObjective", "is_small", "stacked_objective"]
-
 # Multiplications of a pass below which one thread is faster than several, which wait
 # for each other at every operation.
 SMALL_PASS = 2**25
@@ -39,16 +37,10 @@ class Objective:
     the pass is therefore captured once and replayed while batches have the same shape;
     a module that cannot be captured runs as usual.
 
-    Parameters
-    ----------
-    losses : callable
-        ``losses(x, y)`` returns the loss of each sample, (B,).
-    weights : Weights
-    capture : bool, default=True
-        Whether to try a capture on a GPU.
+    ``losses(x, y)`` returns the loss of each sample, (B,).
     """
 
-    n_batches = 1
+    n_batches = 1  # loaded together
 
     def __init__(
         self,
