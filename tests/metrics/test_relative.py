@@ -57,22 +57,6 @@ def test_probabilities_with_nll_give_the_same():
     )
 
 
-def test_another_layer_can_be_named():
-    net, (X, y) = mlp((3, 4)), samples(12)
-    deep = make_net(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4)))
-    named = relative_flatness(deep, X, y, layer="0")
-    # The layer's output is not the logits, so this tests the general form.
-    expected = from_dense_hessian(deep, X, y, deep.module_[0].weight, start=0)
-    assert named == pytest.approx(expected, rel=1e-9)
-    assert relative_flatness(net, X, y, layer="0") == relative_flatness(net, X, y)
-    with pytest.raises(
-        InvalidInputError, match=r"layer 'head' is not an nn.Linear.*'0'"
-    ):
-        relative_flatness(deep, X, y, layer="head")
-    with pytest.raises(InvalidInputError, match=r"layer \['0'\] is not an nn.Linear"):
-        relative_flatness(deep, X, y, layer=["0"])
-
-
 def test_a_layer_may_be_called_by_keyword():
     class ByKeyword(nn.Sequential):
         def forward(self, x):

@@ -15,16 +15,8 @@ from sklearn_sharpbalance.metrics.flatness._frame import (
 __all__ = ["relative_flatness"]
 
 
-def _find_layer(member, module, name):
-    """Return the linear layer of that name, or the one that is called last."""
-    if name is not None:
-        linear = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear)}
-        if not isinstance(name, str) or name not in linear:
-            raise InvalidInputError(
-                f"layer {name!r} is not an nn.Linear of the module. Choose one of "
-                f"{list(linear)}."
-            )
-        return linear[name]
+def _last_layer(member, module):
+    """Return the linear layer that is called last."""
     called = []
     handles = [
         m.register_forward_hook(lambda m, args, out: called.append(m))
@@ -66,7 +58,7 @@ def _features_and_logits(member, layer, x, y):
         raise InvalidInputError(
             "Relative flatness needs a layer that is called once with one feature "
             f"vector per sample; this one got {len(seen)} calls, the last with shape "
-            f"{tuple(features.shape)}. Choose another with `layer`."
+            f"{tuple(features.shape)}. Use another metric, such as hessian_trace."
         )
     return features, logits, losses
 
@@ -86,24 +78,21 @@ def _sample_flatness(member, layer, x, y):
     return features.square().sum(1) * total
 
 
-def _flatness(member, *, layer):
+def _flatness(member):
     with evaluation_mode(member.net.module_) as module:
-        found = _find_layer(member, module, layer)
-        return member.mean(partial(_sample_flatness, member, found))
+        layer = _last_layer(member, module)
+        return member.mean(partial(_sample_flatness, member, layer))
 
 
 def relative_flatness(
-    net, X, y, *, layer=None, n_samples=None, random_state=None, per_member=False
+    net, X, y, *, n_samples=None, random_state=None, per_member=False
 ):
-    r"""Relative flatness of a net's last layer; despite its name, larger is sharper.
+    r"""Relative flatness of the last linear layer; larger is sharper, despite its name.
 
     H. Petzka et al., "Relative flatness and generalization", NeurIPS 2021.
 
     Parameters
     ----------
-    layer : str, default=None
-        Name of an ``nn.Linear`` in ``net.module_.named_modules()``. None: the one
-        that is called last.
     net, X, y, n_samples, random_state, per_member
         See :func:`fisher_rao_norm`.
 
@@ -125,8 +114,7 @@ def relative_flatness(
     no Hessian in the weights and costs a forward pass. For the cross-entropy it is
     :math:`\mathbb E[\|\phi\|^2 (\sum_s p_s \|w_s\|^2 - \|\sum_s p_s w_s\|^2)]`.
     """
-    measure = partial(_flatness, layer=layer)
     values = measure_members(
-        measure, net, X, y, n_samples=n_samples, random_state=random_state
+        _flatness, net, X, y, n_samples=n_samples, random_state=random_state
     )
     return mean_over_members(values, per_member)
