@@ -1,7 +1,7 @@
 """Slices through the loss landscape, around one member or between members."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,6 @@ from sklearn_sharpbalance.plotting._base import (
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = ["LossLandscapeDisplay"]
-
-Weights = list[torch.Tensor]
 
 # Margin of a slice around the members, relative to the distance of the first two.
 MARGIN = 0.25
@@ -131,8 +129,6 @@ class LossLandscapeDisplay(Display):
     ):
         """Measure and plot a slice through a fitted ensemble's loss landscape.
 
-        The weights are changed for this, and restored exactly at the end.
-
         Parameters
         ----------
         estimator : fitted ensemble or skorch net, or a pipeline that ends in one
@@ -158,14 +154,13 @@ class LossLandscapeDisplay(Display):
         estimator, X = reach_last_step(estimator, X)
         nets = getattr(estimator, "estimators_", None) or [estimator]
         chosen = _check_members(nets, members, n_dims)
-        weights = [weights_of(nets[m].module_) for m in chosen]
-        directions, positions = _directions(weights, n_dims, random_state)
+        nets = [nets[m] for m in chosen]
+        directions, positions = _directions(nets, n_dims, random_state)
         axes = _axes(positions, n_dims, span, n_points)
         loss = loss_surface(
-            nets[chosen[0]],
+            nets[0],
             _module_inputs(estimator, X),
             _codes(estimator, y),
-            origin=weights[0],
             directions=directions,
             grid=np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, n_dims),
             recompute=len(chosen) > 1,
@@ -302,24 +297,25 @@ def _check_members(
 
 
 def _directions(
-    weights: Sequence[Weights], n_dims: int, random_state: Any
-) -> tuple[list[Weights], np.ndarray]:
+    nets: Sequence[Any], n_dims: int, random_state: Any
+) -> tuple[list[torch.Tensor], np.ndarray]:
     """Return the directions of the slice, and the members' coordinates along them."""
     rng = check_generator(random_state)
-    if len(weights) == 1:
-        drawn = [filter_normalized_direction(weights[0], rng) for _ in range(n_dims)]
+    module = nets[0].module_
+    if len(nets) == 1:
+        drawn = [filter_normalized_direction(module, rng) for _ in range(n_dims)]
         return drawn, np.zeros((1, 2))
-    u = difference(weights[1], weights[0])
-    length = inner(u, u) ** 0.5
+    origin, *others = (weights_of(net.module_) for net in nets)
+    u = others[0] - origin
     positions = np.array([[0.0, 0.0], [1.0, 0.0]])
     if n_dims == 1:
         return [u], positions
-    if len(weights) == 2:
-        v = orthogonal(filter_normalized_direction(weights[0], rng), u, length)
+    if len(nets) == 2:
+        v = _orthogonal(filter_normalized_direction(module, rng), u)
         return [u, v], positions
-    w = difference(weights[2], weights[0])
-    v = orthogonal(w, u, length)
-    third = [inner(w, u) / length**2, inner(w, v) / length**2]
+    w = others[1] - origin
+    v = _orthogonal(w, u)
+    third = [_inner(w, direction) / _inner(u, u) for direction in (u, v)]
     return [u, v], np.vstack([positions, third])
 
 
@@ -345,69 +341,92 @@ def _axes(
     return axes
 
 
-def weights_of(module: nn.Module) -> Weights:
-    """Return copies of the weights, in the order of ``parameters()``."""
-    return [p.detach().clone() for p in module.parameters()]
-
-
-@contextmanager
-def restored(module: nn.Module) -> Iterator[None]:
-    """Restore weights, buffers and modes exactly when the block ends."""
-    tensors = [*module.parameters(), *module.buffers()]
-    before = [t.detach().clone() for t in tensors]
-    modes = [(m, m.training) for m in module.modules()]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for tensor, value in zip(tensors, before):
-                tensor.copy_(value)
-        torch.clear_autocast_cache()
-        for part, mode in modes:
-            part.training = mode
+def weights_of(module: nn.Module) -> torch.Tensor:
+    """Return a copy of all weights as one vector."""
+    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def filter_normalized_direction(
-    weights: Sequence[torch.Tensor], rng: np.random.Generator
-) -> Weights:
+    module: nn.Module, rng: np.random.Generator
+) -> torch.Tensor:
     """Draw a random direction whose filters have the norms of the weights' filters.
 
     A filter is a row of a weight matrix or one output channel of a convolution. The
     direction is zero for biases and norm layers, as in Li et al. (2018).
     """
-    direction = []
-    for weight in weights:
+    parts = []
+    for weight in module.parameters():
         if weight.ndim < 2:
-            direction.append(torch.zeros_like(weight))
+            parts.append(torch.zeros_like(weight.detach()))
             continue
         drawn = torch.as_tensor(rng.standard_normal(tuple(weight.shape)))
-        drawn = drawn.to(weight.device, weight.dtype)
-        filters = drawn.flatten(1)  # (n_filters, filter size)
-        length = weight.flatten(1).norm(dim=1) / filters.norm(dim=1).clamp(min=1e-12)
-        direction.append((filters * length[:, None]).view_as(weight))
-    return direction
+        filters = drawn.to(weight.device, weight.dtype).flatten(1)
+        length = weight.detach().flatten(1).norm(dim=1)  # (n_filters,)
+        length = length / filters.norm(dim=1).clamp(min=1e-12)
+        parts.append((filters * length[:, None]).flatten())
+    return torch.cat(parts)
 
 
-def inner(a: Weights, b: Weights) -> float:
-    """Return the inner product of two directions."""
-    return sum((x.double() * y.double()).sum().item() for x, y in zip(a, b))
+def _inner(a: torch.Tensor, b: torch.Tensor) -> float:
+    return torch.dot(a.double(), b.double()).item()
 
 
-def difference(a: Weights, b: Weights) -> Weights:
-    """Return ``a - b``."""
-    return [x - y for x, y in zip(a, b)]
+def _orthogonal(v: torch.Tensor, u: torch.Tensor) -> torch.Tensor:
+    """Return the part of ``v`` at right angles to ``u``, scaled to the length of u."""
+    rest = v - _inner(v, u) / max(_inner(u, u), 1e-30) * u
+    return (_inner(u, u) / max(_inner(rest, rest), 1e-30)) ** 0.5 * rest
 
 
-def orthogonal(v: Weights, u: Weights, length: float) -> Weights:
-    """Return the part of ``v`` at right angles to ``u``, scaled to a length."""
-    share = inner(v, u) / max(inner(u, u), 1e-30)
-    rest = [x - share * y for x, y in zip(v, u)]
-    scale = length / max(inner(rest, rest) ** 0.5, 1e-30)
-    return [scale * x for x in rest]
+def loss_surface(
+    net: Any,
+    X: Any,
+    y: np.ndarray,
+    *,
+    directions: Sequence[torch.Tensor],
+    grid: np.ndarray,
+    recompute: bool = False,
+) -> np.ndarray:
+    """Return the loss at ``w + sum_i grid[p, i] * directions[i]`` for each ``p``.
+
+    ``w`` are the weights of ``net``, ``grid`` has shape (n_points, n_directions).
+    ``recompute`` recomputes BatchNorm statistics on the data at every point.
+    """
+    data = TrainingData(X, y)
+    source = DeviceData(data, net.device)
+    probe = _with_copied_module(net)
+    origin = weights_of(net.module_)
+    losses = np.empty(len(grid))
+    with random_stream(net.device):
+        for p, steps in enumerate(grid.tolist()):
+            moves = zip(steps, directions)
+            point = sum((step * direction for step, direction in moves), start=origin)
+            _set_weights(probe.module_, point)
+            if recompute:
+                recompute_batch_statistics(probe, data)
+            losses[p] = _mean_loss(probe, source)
+    return losses
 
 
-def mean_loss(net: Any, data: DeviceData, batch_size: int = 512) -> float:
-    """Return the mean loss of a skorch net over all samples, in evaluation mode."""
+def _with_copied_module(net: Any) -> Any:
+    """Return a net with a copied module, so that no weights of the net change."""
+    probe = object.__new__(type(net))
+    vars(probe).update(vars(net))
+    probe.module_ = deepcopy(net.module_)
+    return probe
+
+
+def _set_weights(module: nn.Module, vector: torch.Tensor) -> None:
+    parameters = list(module.parameters())
+    parts = vector.split([parameter.numel() for parameter in parameters])
+    with torch.no_grad():
+        for parameter, part in zip(parameters, parts):
+            parameter.copy_(part.view_as(parameter))
+    # An enclosing autocast would reuse its casts of the previous weights.
+    torch.clear_autocast_cache()
+
+
+def _mean_loss(net: Any, data: DeviceData, batch_size: int = 512) -> float:
+    """Return the mean loss over all samples, in evaluation mode."""
     n = len(data.y)
     total = 0.0
     net.module_.eval()
@@ -418,39 +437,3 @@ def mean_loss(net: Any, data: DeviceData, batch_size: int = 512) -> float:
                 losses = sample_losses(net, net.infer(x), data.y[index])
                 total += losses.double().sum().item()
     return total / n
-
-
-def loss_surface(
-    net: Any,
-    X: Any,
-    y: np.ndarray,
-    *,
-    origin: Weights,
-    directions: Sequence[Weights],
-    grid: np.ndarray,
-    recompute: bool = False,
-) -> np.ndarray:
-    """Return the loss at ``origin + sum_i grid[p, i] * directions[i]`` for each ``p``.
-
-    ``grid`` has shape (n_points, n_directions), the result (n_points,). The weights of
-    ``net`` are changed, and restored at the end. ``recompute`` recomputes BatchNorm
-    statistics on the data at every point.
-    """
-    data = TrainingData(X, y)
-    source = DeviceData(data, net.device)
-    parameters = list(net.module_.parameters())
-    losses = np.empty(len(grid))
-    with restored(net.module_), random_stream(net.device):
-        for p, point in enumerate(grid):
-            with torch.no_grad():
-                for k, parameter in enumerate(parameters):
-                    value = origin[k].clone()
-                    for step, direction in zip(point.tolist(), directions):
-                        value.add_(direction[k], alpha=step)
-                    parameter.copy_(value)
-            # An enclosing autocast would reuse its casts of the previous weights.
-            torch.clear_autocast_cache()
-            if recompute:
-                recompute_batch_statistics(net, data)
-            losses[p] = mean_loss(net, source)
-    return losses

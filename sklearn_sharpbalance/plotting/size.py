@@ -4,7 +4,6 @@ from itertools import combinations
 from math import ceil, comb
 
 import numpy as np
-from scipy.special import softmax
 from sklearn.metrics import accuracy_score, brier_score_loss
 
 from sklearn_sharpbalance.aggregation.rules import combine_probas
@@ -14,7 +13,7 @@ from sklearn_sharpbalance.metrics import (
     negative_log_likelihood,
 )
 from sklearn_sharpbalance.metrics._checks import check_member_probas, encode_labels
-from sklearn_sharpbalance.metrics._outputs import predicts_with_members, reach_last_step
+from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.plotting._base import (
     Display,
     check_fitted,
@@ -95,26 +94,13 @@ class EnsembleSizeDisplay(Display):
         X : array-like of shape (n_samples, ...)
         y : array-like of shape (n_samples,)
         **kwargs
-            Passed to :meth:`from_predictions`, without ``aggregation``.
+            Passed to :meth:`from_predictions` and :meth:`plot`.
         """
-        check_fitted(estimator, "member_decision_function")
+        check_fitted(estimator, "aggregation_")
         estimator, X = reach_last_step(estimator, X)
-        if not predicts_with_members(estimator):
-            raise InvalidInputError(
-                f"{type(estimator).__name__} predicts by {estimator.aggregation_!r}, "
-                "which does not combine the predictions of a subset of its members. "
-                "Pass member_predict_proba(X) to from_predictions, which combines them "
-                "by a rule that does."
-            )
-        logits = estimator.member_decision_function(X)  # (M, N, C)
-        return cls._from_subsets(
-            y,
-            softmax(logits.astype(np.float64), axis=-1),
-            # Pass logits, not log-probabilities: a function may depend on the scale.
-            lambda rows: estimator._aggregate(logits[rows]),
-            labels=estimator.classes_,
-            **kwargs,
-        )
+        options = {"labels": estimator.classes_, "aggregation": estimator.aggregation_}
+        probas = estimator.member_predict_proba(X)
+        return cls.from_predictions(y, probas, **(options | kwargs))
 
     @classmethod
     def from_predictions(
@@ -147,36 +133,14 @@ class EnsembleSizeDisplay(Display):
             Passed to :meth:`plot`.
         """
         probas = check_member_probas(member_probas)
-        return cls._from_subsets(
-            y_true,
-            probas,
-            lambda rows: combine_probas(probas[rows], aggregation),
-            metric=metric,
-            labels=labels,
-            name=name,
-            **kwargs,
-        )
-
-    @classmethod
-    def _from_subsets(
-        cls,
-        y_true,
-        probas,
-        combine,
-        *,
-        labels=None,
-        metric="accuracy",
-        name=None,
-        **kwargs,
-    ):
-        """Plot subsets of members; ``combine(rows)`` returns their prediction."""
         M, N, C = probas.shape
         y = encode_labels(y_true, n_classes=C, n_samples=N, labels=labels)
         metric_name, function = _resolve_metric(metric)
         sizes, scores = np.arange(1, M + 1), []
         for size in sizes:
-            subsets = map(list, member_subsets(M, size))
-            scores.append(np.array([function(y, combine(rows)) for rows in subsets]))
+            subsets = [probas[list(rows)] for rows in member_subsets(M, size)]
+            found = [function(y, combine_probas(one, aggregation)) for one in subsets]
+            scores.append(np.array(found))
         return cls(sizes, scores, metric_name=metric_name, name=name).plot(**kwargs)
 
     def plot(self, ax=None):

@@ -216,7 +216,7 @@ def test_unfitted_ensembles_raise(display, needs_y, digits):
 
 def test_estimators_without_the_attribute_raise(digits):
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
-    with pytest.raises(InvalidInputError, match="has no 'member_decision_function'"):
+    with pytest.raises(InvalidInputError, match="has no 'aggregation_'"):
         EnsembleSizeDisplay.from_estimator(forest, digits.X, digits.y)
     with pytest.raises(InvalidInputError, match="has no 'sam_masks_'"):
         SubsetOverlapDisplay.from_estimator(forest)

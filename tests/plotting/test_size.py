@@ -78,13 +78,7 @@ def small_ensemble(aggregation, digits):
     ).fit(digits.X, digits.y)
 
 
-def largest_logit(logits):
-    """Return a prediction that changes if a member's logits are shifted."""
-    powers = np.exp(logits.max(axis=0))
-    return powers / powers.sum(axis=1, keepdims=True)
-
-
-@pytest.mark.parametrize("aggregation", ["temperature", "majority", largest_logit])
+@pytest.mark.parametrize("aggregation", ["temperature", "majority"])
 def test_size_uses_the_aggregation_of_the_estimator(aggregation, digits):
     fitted = small_ensemble(aggregation, digits)
     display = EnsembleSizeDisplay.from_estimator(
@@ -96,25 +90,16 @@ def test_size_uses_the_aggregation_of_the_estimator(aggregation, digits):
         assert score == pytest.approx(log_loss(codes, proba), rel=1e-6)
     if aggregation == "temperature":
         assert abs(fitted.aggregation_.temperature_ - 1) > 0.01  # it has an effect
-        again = EnsembleSizeDisplay.from_predictions(
-            codes,
-            fitted.member_predict_proba(digits.X),
-            metric="nll",
-            aggregation=fitted.aggregation_,
-        )
-        np.testing.assert_allclose(again.scores[1], display.scores[1])
 
 
 @pytest.mark.parametrize("aggregation", ["best_member", "uniform_soup", "greedy_soup"])
 def test_size_raises_if_the_rule_does_not_combine_predictions(aggregation, digits):
     fitted = small_ensemble(aggregation, digits)
-    message = r"predicts by \w+Aggregation\(\), .* to from_predictions"
+    message = "cannot combine probabilities alone"
     with pytest.raises(InvalidInputError, match=message):
         EnsembleSizeDisplay.from_estimator(fitted, digits.X, digits.y)
     for rule in (aggregation, fitted.aggregation_):
-        with pytest.raises(
-            InvalidInputError, match="cannot combine probabilities alone"
-        ):
+        with pytest.raises(InvalidInputError, match=message):
             EnsembleSizeDisplay.from_predictions(Y, PROBAS, aggregation=rule)
 
 
