@@ -41,14 +41,13 @@ clf.fit(X, y)
 # ``"sharpest"``, takes the tenth that each of the other members finds sharpest.
 import matplotlib.pyplot as plt
 
-from sklearn_sharpbalance.plotting import SubsetOverlapDisplay
+from sklearn_sharpbalance.plotting import SubsetOverlapDisplay, subset_overlap
 from sklearn_sharpbalance.selection import SharpestSelector
 
-images = X.reshape(-1, 8, 8)
 sharpest = SharpestSelector(flat_ratio=0.1).select(clf.sharpness_)
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
-display = SubsetOverlapDisplay.from_estimator(clf, images, y, ax=axes[0])
-SubsetOverlapDisplay.from_masks(sharpest, ax=axes[1])
+SubsetOverlapDisplay.from_estimator(clf, ax=axes[0])
+SubsetOverlapDisplay(subset_overlap(sharpest)).plot(axes[1])
 for ax, rule, masks in zip(axes, ("flattest", "sharpest"), (clf.sam_masks_, sharpest)):
     ax.set_title(f'"{rule}": {masks.mean():.0%} of the samples')
 
@@ -83,7 +82,15 @@ plot_disagreement(clf.member_predict_proba(X))
 # ---------------------
 # A row per member; above each image its label, right or wrong, and its score: the squared
 # norm of the gradient of that sample's loss. Many images are in several rows.
-display.plot_hardest(n_images=8)
+figure, axes = plt.subplots(
+    len(clf.sharpness_), 8, figsize=(8.5, 4), layout="constrained"
+)
+for member, (row, scores) in enumerate(zip(axes, clf.sharpness_)):
+    row[0].set_ylabel(f"Member {member}")
+    for ax, sample in zip(row, np.argsort(-scores)):
+        ax.imshow(X[sample].reshape(8, 8), cmap="gray")
+        ax.set_title(f"{y[sample]}\n{scores[sample]:.3g}", fontsize=8)
+        ax.set(xticks=[], yticks=[])
 
 # %%
 # Nearly all of the sharpest five per cent have a wrong label. So ``"sharpest"`` applies

@@ -14,6 +14,7 @@ from sklearn.model_selection import (
 from sklearn.pipeline import Pipeline
 from torch.utils.data import Dataset, Subset
 
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.corruption import SEVERITIES
 from sklearn_sharpbalance.corruption.sets import check_corruptions
 from sklearn_sharpbalance.data.training_data import n_rows, take_rows
@@ -24,8 +25,9 @@ from sklearn_sharpbalance.evaluation.compute import (
     match_passes,
 )
 from sklearn_sharpbalance.evaluation.evaluate import (
+    Study,
     as_methods,
-    check_study,
+    as_seed,
     make_report,
     measure_runs,
 )
@@ -96,11 +98,6 @@ def compare(
         A run is one fold and seed; ``std`` is over runs. The report also has the
         "gradient_passes" and "epochs" of each training. Its ``rank()`` ranks them.
 
-    Notes
-    -----
-    The passes of a method that selects samples are known exactly only after its fit;
-    the report has these exact numbers.
-
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -116,15 +113,17 @@ def compare(
     4.0
     """
     named = _one_of_each(methods)
-    study = check_study(
+    study = Study(
         corruptions=corruptions,
         severities=severities,
         ood=ood,
         sharpness=sharpness,
         n_bootstrap=n_bootstrap,
-        random_state=random_state,
+        random_state=as_seed(random_state),
     )
-    fit_params = _check_fit_params(fit_params, named)
+    fit_params = fit_params or {}
+    for name in fit_params:
+        check_choice("name in fit_params", name, named)
     if study.has_corruptions:
         check_arrays(X, "Corrupting samples")
         check_corruptions(X, study.corruptions, study.severities)
@@ -214,11 +213,7 @@ def _match(
     """
     if reference is None:
         reference = next(iter(named))
-    if reference not in named:
-        raise InvalidInputError(
-            f"Unknown reference {reference!r}. Choose one of "
-            f"{', '.join(map(repr, named))}."
-        )
+    check_choice("reference", reference, named)
     try:
         passes = gradient_passes(clone(named[reference]), X, y)
     except InvalidInputError as error:
@@ -245,17 +240,6 @@ def _splits(cv: Any, X: Any, y: np.ndarray, random_state: int) -> Iterator:
     elif isinstance(cv, float):
         cv = StratifiedShuffleSplit(1, test_size=cv, random_state=random_state)
     return check_cv(cv, y, classifier=True).split(rows, y)
-
-
-def _check_fit_params(fit_params: Any, named: Mapping[str, Any]) -> dict[str, dict]:
-    """Return the arguments of ``fit`` by method, or raise if a name is unknown."""
-    unknown = set(fit_params or {}) - set(named)
-    if unknown:
-        raise InvalidInputError(
-            f"fit_params names {sorted(unknown)}, which are not among the methods "
-            f"{list(named)}."
-        )
-    return dict(fit_params or {})
 
 
 def _cost(estimator: Any) -> Run:

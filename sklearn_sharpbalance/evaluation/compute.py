@@ -33,10 +33,9 @@ def gradient_passes(estimator, X=None, y=None):
     estimator : SharpBalance, deep or diversified ensemble, or a pipeline around one
         Fitted or not.
     X, y : training data or None, default=None
-        For an unfitted ensemble with ``max_epochs=None`` or ``sam=None``: on a table
-        the number of epochs depends on the number of rows and classes, and on images
-        the default step is Momentum-SAM, with more epochs. Transformers of a pipeline
-        are fitted to them. Without data they are those for other inputs, 50 and SAM.
+        For an unfitted ensemble whose ``max_epochs`` or ``sam`` is None, since the
+        defaults depend on the data. Transformers of a pipeline are fitted to them.
+        Without data the defaults are 50 epochs and SAM.
 
     Returns
     -------
@@ -48,19 +47,13 @@ def gradient_passes(estimator, X=None, y=None):
 
     Notes
     -----
-    An epoch of a member costs :math:`1 + s`, where :math:`s` is the fraction of
-    the samples that it applies SAM to, since those are passed twice: 1 in an epoch of
-    plain descent, 2 in an epoch of SAM (warm-up with ``warmup="sam"``,
-    ``selection="all"``), in between in the balanced phase. Momentum-SAM passes them
-    once, so that every epoch costs 1, and LookSAM :math:`1 + 1/k` times, so that an
-    epoch costs :math:`1 + s/k`. A fitted ensemble has counted its own sets. Before the
-    fit they are estimated, with scores drawn independently for each member. Real
-    members give similar samples a high score, so that the union of their sets, and
-    with it the cost, is somewhat smaller.
-
-    An epoch of a jointly trained member costs 1; samples without labels ("a2d",
-    "divdis") add the fraction of the members that a step draws for them. Scoring the
-    samples (about one pass per selection) is not counted.
+    An epoch of a member costs :math:`1 + s` with SAM for a fraction :math:`s` of the
+    samples, 1 with Momentum-SAM and :math:`1 + s/k` with LookSAM. A fitted ensemble has
+    counted its own sets. Before the fit they are estimated with scores drawn
+    independently for each member; the sets of real members overlap more, and cost
+    somewhat less. An epoch of a jointly trained member costs 1; samples without labels
+    ("a2d", "divdis") add the fraction of the members that a step draws for them.
+    Scoring the samples (about one pass per selection) is not counted.
 
     Examples
     --------
@@ -71,8 +64,6 @@ def gradient_passes(estimator, X=None, y=None):
     150.0
     >>> gradient_passes(SharpBalanceEnsembleClassifier(selection="all", max_epochs=50))
     300.0
-    >>> gradient_passes(SharpBalanceEnsembleClassifier(sam="momentum_sam"))
-    150.0
     """
     ensemble = _ensemble_of(estimator)
     if hasattr(ensemble, "history_"):

@@ -1,6 +1,7 @@
 """Measure fitted ensembles in one call."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +47,6 @@ __all__ = [
     "Study",
     "as_methods",
     "as_seed",
-    "check_study",
     "evaluate",
     "make_report",
     "measure_runs",
@@ -131,13 +131,13 @@ def evaluate(
     True
     """
     methods = as_methods(estimators)
-    study = check_study(
+    study = Study(
         corruptions=corruptions,
         severities=severities,
         ood=ood,
         sharpness=sharpness,
         n_bootstrap=n_bootstrap,
-        random_state=random_state,
+        random_state=as_seed(random_state),
     )
     names = [name for name, runs in methods.items() for _ in runs]
     classifiers = [estimator for runs in methods.values() for estimator in runs]
@@ -150,50 +150,34 @@ def evaluate(
     return make_report(results, study)
 
 
-class Study(NamedTuple):
-    """Settings of the measurements, from :func:`check_study`."""
+@dataclass(frozen=True)
+class Study:
+    """What to measure, by the parameters of :func:`evaluate`."""
 
     corruptions: Any
     severities: int | Sequence[int]
     ood: Any
     sharpness: bool | Mapping | Callable
-    draws: Draws
+    n_bootstrap: int
     random_state: int
+
+    def __post_init__(self) -> None:
+        check_numbers(NON_NEGATIVE_INTEGER, n_bootstrap=self.n_bootstrap)
+        if isinstance(self.sharpness, Mapping):
+            check_sharpness_options(self.sharpness)
+        elif not (isinstance(self.sharpness, bool) or callable(self.sharpness)):
+            raise InvalidInputError(
+                "sharpness must be True, False, a dictionary of options or a function, "
+                f"got {self.sharpness!r}."
+            )
+
+    @property
+    def draws(self) -> Draws:
+        return Draws(self.n_bootstrap, self.random_state)
 
     @property
     def has_corruptions(self) -> bool:
         return self.corruptions is not None and self.corruptions is not False
-
-
-def check_study(
-    *,
-    corruptions: Any,
-    severities: int | Sequence[int],
-    ood: Any,
-    sharpness: Any,
-    n_bootstrap: int,
-    random_state: Any,
-) -> Study:
-    """Return the study that these parameters describe, or raise if one is invalid."""
-    if isinstance(sharpness, np.bool_):
-        sharpness = bool(sharpness)
-    if isinstance(sharpness, Mapping):
-        check_sharpness_options(sharpness)
-    elif not (isinstance(sharpness, bool) or callable(sharpness)):
-        raise InvalidInputError(
-            "sharpness must be True, False, a dictionary of options or a function, got "
-            f"{sharpness!r}."
-        )
-    check_numbers(NON_NEGATIVE_INTEGER, n_bootstrap=n_bootstrap)
-    seed = as_seed(random_state)
-    return Study(
-        corruptions=corruptions,
-        severities=severities,
-        ood=ood,
-        sharpness=sharpness,
-        draws=Draws(n_bootstrap, seed),
-        random_state=seed,
-    )
 
 
 class RunResult(NamedTuple):

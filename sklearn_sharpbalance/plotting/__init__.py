@@ -1,6 +1,6 @@
 """Displays: figures of ensembles, with the interface of scikit-learn's displays.
 
-``__init__`` takes arrays, ``from_estimator`` and ``from_predictions`` compute them, and
+``__init__`` takes arrays, ``from_estimator`` and others compute them, and
 ``plot(ax=None)`` draws the figure. All of them return the display, and pass further
 arguments such as ``ax`` on to ``plot``. matplotlib is imported when a figure is drawn.
 """

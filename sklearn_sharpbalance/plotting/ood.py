@@ -28,7 +28,7 @@ __all__ = ["OODDisplay"]
 class OODDisplay(Display):
     """ROC curve or histogram of an out-of-distribution score.
 
-    Use :meth:`from_estimator` or :meth:`from_predictions` to make one.
+    Use :meth:`from_estimator` to make one, or pass scores.
 
     Parameters
     ----------
@@ -51,10 +51,8 @@ class OODDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import OODDisplay
-    >>> OODDisplay.from_predictions([0.1, 0.2, 0.3, 0.4], [0.35, 0.5]).auroc
+    >>> OODDisplay([0.1, 0.2, 0.3, 0.4], [0.35, 0.5]).auroc
     0.875
     """
 
@@ -93,28 +91,12 @@ class OODDisplay(Display):
         inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
         (score,) = check_score_names([score], inside, type(estimator).__name__)
         shown = SCORE_NAMES[score]
-        return cls.from_predictions(
+        display = cls(
             ensemble_scores(score, inside),
             ensemble_scores(score, outside),
             score_name=shown,
             name=f"{type(estimator).__name__}, {shown}" if name is None else name,
-            **kwargs,
         )
-
-    @classmethod
-    def from_predictions(
-        cls, scores_in, scores_out, *, score_name="score", name=None, **kwargs
-    ):
-        """Plot known scores.
-
-        Parameters
-        ----------
-        scores_in, scores_out, score_name, name
-            See the class.
-        **kwargs
-            Passed to :meth:`plot`.
-        """
-        display = cls(scores_in, scores_out, score_name=score_name, name=name)
         return display.plot(**kwargs)
 
     def plot(self, ax=None, *, kind="roc", n_bins=30):

@@ -1,11 +1,8 @@
 """Sharpness against diversity: one point per ensemble."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import numpy as np
 
-from sklearn_sharpbalance.aggregation.rules import combine_probas
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics._tradeoff import (
@@ -40,8 +37,8 @@ __all__ = ["TradeoffDisplay"]
 class TradeoffDisplay(Display):
     """Trade-off between the sharpness and the diversity of members.
 
-    Use :meth:`from_estimator` or :meth:`from_predictions` to make one. An axis is at
-    least a fifth as long as its largest value, so that small differences, which may be
+    Use :meth:`from_estimator` to make one, or pass measured values. An axis is at least
+    a fifth as long as its largest value, so that small differences, which may be
     chance, look small.
 
     Parameters
@@ -115,6 +112,9 @@ class TradeoffDisplay(Display):
         X_train=None,
         y_train=None,
         sharpness=None,
+        diversity="disagreement_error_ratio",
+        color="improvement",
+        groups=None,
         random_state=None,
         **kwargs,
     ):
@@ -135,10 +135,18 @@ class TradeoffDisplay(Display):
             ``sharpness(estimator, X, y) -> float``, such as the other measures of
             :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``. Its
             name is the label of the axis.
+        diversity : str, default="disagreement_error_ratio"
+            "disagreement_error_ratio", "disagreement", "variance_diversity" or
+            "kl_diversity".
+        color : str or None, default="improvement"
+            Values that colour the points: "improvement", "member_accuracy" or
+            "ensemble_accuracy".
+        groups : sequence of str, default=None
+            Group of each ensemble, such as its method.
         random_state : int, Generator, RandomState or None, default=None
             Controls the batches on which ``adaptive_sharpness`` is measured.
         **kwargs
-            Passed to :meth:`from_predictions` and :meth:`plot`.
+            Passed to :meth:`plot`.
         """
         if (X_train is None) != (y_train is None):
             given, missing = ("X", "y") if y_train is None else ("y", "X")
@@ -146,89 +154,33 @@ class TradeoffDisplay(Display):
                 f"{given}_train was passed without {missing}_train. Pass both, or "
                 "neither to measure sharpness on X and y."
             )
+        check_choice("diversity", diversity, DIVERSITIES)
+        if color is not None:
+            check_choice("color", color, GAINS)
+        X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
         ensembles = named(estimators, "Ensemble")
         for estimator in ensembles.values():
             check_fitted(estimator, "member_predict_proba")
-        X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
-        outputs = [outputs_of(estimator, X) for estimator in ensembles.values()]
-        values = [
-            mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
-            for estimator in ensembles.values()
-        ]
-        options = {
-            "classes": outputs[0].classes,
-            "ensemble_probas": [one.proba for one in outputs],
-            "labels": list(ensembles) if hasattr(estimators, "keys") else None,
-            "sharpness_name": sharpness_label(sharpness),
-        }
-        probas = [one.member_probas for one in outputs]
-        return cls.from_predictions(y, probas, values, **(options | kwargs))
-
-    @classmethod
-    def from_predictions(
-        cls,
-        y_true,
-        member_probas,
-        sharpness,
-        *,
-        classes=None,
-        ensemble_probas=None,
-        diversity="disagreement_error_ratio",
-        color="improvement",
-        labels=None,
-        groups=None,
-        sharpness_name="Sharpness",
-        **kwargs,
-    ):
-        """Plot ensembles whose members' probabilities and sharpness are known.
-
-        Parameters
-        ----------
-        y_true : array-like of shape (n_samples,)
-            Class codes, the columns of the probabilities; or any with ``classes``.
-        member_probas : sequence of array-likes
-            For each ensemble, of shape (n_members, n_samples, n_classes).
-        sharpness : array-like of shape (n_ensembles,)
-            Mean sharpness of each ensemble's members.
-        classes : array-like of shape (n_classes,), default=None
-            Label of each column.
-        ensemble_probas : sequence of array-likes of shape (N, C), default=None
-            Predictions of the ensembles; the softmax of the mean logit if None.
-        diversity : str or callable, default="disagreement_error_ratio"
-            "disagreement_error_ratio", "disagreement", "variance_diversity",
-            "kl_diversity", or a function ``diversity(member_probas) -> float``.
-        color : str or None, default="improvement"
-            Values that colour the points: "improvement", "member_accuracy" or
-            "ensemble_accuracy".
-        labels, groups, sharpness_name
-            See the class.
-        **kwargs
-            Passed to :meth:`plot`.
-        """
-        if len(member_probas) != len(sharpness):
-            raise InvalidInputError(
-                f"There must be one sharpness per ensemble, got {len(sharpness)} for "
-                f"{len(member_probas)} ensembles."
-            )
-        diversity_name, diversity_values = _diversity_values(
-            diversity, y_true, member_probas, classes
-        )
-        color_name, color_values = _colour_values(
-            color,
-            y_true,
-            member_probas=member_probas,
-            ensemble_probas=ensemble_probas,
-            classes=classes,
-        )
+        points = []
+        for estimator in ensembles.values():
+            outputs = outputs_of(estimator, X)
+            codes, probas = outputs.codes(y), outputs.member_probas
+            flat = mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
+            spread = diversity_of(diversity, codes, probas)
+            gain = np.nan
+            if color is not None:
+                gain = gain_of(color, codes, probas, outputs.proba)
+            points.append((flat, spread, gain))
+        flatness, diversities, gains = np.array(points).T
         display = cls(
-            np.asarray(sharpness, dtype=float),
-            diversity_values,
-            color=color_values,
-            labels=labels,
+            flatness,
+            diversities,
+            color=None if color is None else gains,
+            labels=list(ensembles) if hasattr(estimators, "keys") else None,
             groups=groups,
-            sharpness_name=sharpness_name,
-            diversity_name=diversity_name,
-            color_name=color_name,
+            sharpness_name=sharpness_label(sharpness),
+            diversity_name=DIVERSITIES[diversity][0],
+            color_name=None if color is None else GAINS[color],
         )
         return display.plot(**kwargs)
 
@@ -289,44 +241,6 @@ class TradeoffDisplay(Display):
         if self.labels is not None:
             self.texts_ = place_labels(ax, x, y, labels)
         return self
-
-
-def _diversity_values(
-    diversity: str | Callable, y_true: Any, member_probas: Sequence, classes: Any
-) -> tuple[str, np.ndarray]:
-    """Return the name of the measure, and its value for each ensemble."""
-    if callable(diversity):
-        name = getattr(diversity, "__name__", "diversity").replace("_", " ")
-        return name.capitalize(), np.array([diversity(p) for p in member_probas])
-    if diversity not in DIVERSITIES:
-        raise InvalidInputError(
-            f"Unknown diversity {diversity!r}. Choose one of "
-            f"{', '.join(map(repr, DIVERSITIES))}, or pass a function of member_probas."
-        )
-    values = [diversity_of(diversity, y_true, p, classes) for p in member_probas]
-    return DIVERSITIES[diversity][0], np.array(values)
-
-
-def _colour_values(
-    color: str | None,
-    y_true: Any,
-    member_probas: Sequence,
-    ensemble_probas: Sequence | None,
-    classes: Any,
-) -> tuple[str | None, np.ndarray | None]:
-    """Return the name of what colours the points, and its value for each ensemble."""
-    if color is None:
-        return None, None
-    if color not in GAINS:
-        raise InvalidInputError(
-            f"Unknown color {color!r}. Choose one of {', '.join(map(repr, GAINS))}, "
-            "or None."
-        )
-    if ensemble_probas is None:
-        ensemble_probas = [combine_probas(probas) for probas in member_probas]
-    pairs = zip(member_probas, ensemble_probas)
-    values = [gain_of(color, y_true, probas, p, classes) for probas, p in pairs]
-    return GAINS[color], np.array(values)
 
 
 def _check_lengths(*, sharpness, **others):

@@ -56,9 +56,6 @@ BUILDERS = {
     "TradeoffDisplay.from_estimator": lambda e, d, show: show(
         {"one": e, "two": e}, d.X, d.y, sharpness=spread
     ),
-    "TradeoffDisplay.from_predictions": lambda e, d, show: show(
-        Y, [PROBAS, PROBAS[:2]], [1.0, 2.0], groups=["x", "y"]
-    ),
     "ReliabilityDisplay.from_estimator": lambda e, d, show: show(e, d.X, d.y),
     "ReliabilityDisplay.from_predictions": lambda e, d, show: show(
         Y, PROBAS[0], kind="line", n_bins=5
@@ -69,13 +66,7 @@ BUILDERS = {
     "OODDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.X[::-1] * 3, score="pds"
     ),
-    "OODDisplay.from_predictions": lambda e, d, show: show(
-        d.X[:, 20], d.X[:, 21] + 0.3, score_name="PDS", kind="histogram"
-    ),
     "SubsetOverlapDisplay.from_estimator": lambda e, d, show: show(e),
-    "SubsetOverlapDisplay.from_masks": lambda e, d, show: show(
-        e.sam_masks_, member_names="abc"
-    ),
     "LossLandscapeDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.y, n_dims=2, n_points=3
     ),

@@ -107,18 +107,6 @@ def test_matrices_leave_room_for_long_names():
     assert sides[0] > 0.6 * sides[1]
 
 
-def test_names_of_rows_of_pictures_do_not_overlap():
-    display = SubsetOverlapDisplay(
-        np.eye(2),
-        sharpness=np.arange(8.0).reshape(2, 4),
-        images=np.zeros((4, 5, 5)),
-        member_names=[LONG, LINKED],
-    ).plot_hardest(3)
-    display.figure_.draw_without_rendering()
-    upper, lower = (ax.yaxis.label.get_window_extent() for ax in display.axes_[:, 0])
-    assert lower.y1 < upper.y0
-
-
 def test_legend_covers_no_point():
     x, y = [0.1, 0.2, 0.3, 0.1, 0.25, 0.4], [0.5, 0.6, 0.7, 0.55, 0.6, 0.9]
     groups = [LONG] * 3 + [LINKED] * 3

@@ -17,7 +17,7 @@ IN, OUT = rng.normal(size=50), rng.normal(1, 1, size=30)
 
 
 def test_curve_is_that_of_scikit_learn():
-    display = OODDisplay.from_predictions(IN, OUT)
+    display = OODDisplay(IN, OUT).plot()
     is_out = np.r_[np.zeros(50), np.ones(30)]
     other = RocCurveDisplay.from_predictions(is_out, np.r_[IN, OUT])
     np.testing.assert_allclose(display.line_.get_xydata(), other.line_.get_xydata())
@@ -27,8 +27,8 @@ def test_curve_is_that_of_scikit_learn():
 
 
 def test_curves_on_one_axes_have_different_colours_and_names():
-    first = OODDisplay.from_predictions(IN, OUT, name="PDS")
-    second = OODDisplay.from_predictions(IN, OUT + 1, name="BMA", ax=first.ax_)
+    first = OODDisplay(IN, OUT, name="PDS").plot()
+    second = OODDisplay(IN, OUT + 1, name="BMA").plot(first.ax_)
     assert first.line_.get_color() == PALETTE[0]
     assert second.line_.get_color() == PALETTE[1]
     assert first.line_.get_linestyle() != second.line_.get_linestyle()
@@ -41,9 +41,7 @@ def test_curves_on_one_axes_have_different_colours_and_names():
 
 
 def test_histograms_are_fractions_in_the_same_bins():
-    display = OODDisplay.from_predictions(
-        IN, OUT, score_name="PDS", kind="histogram", n_bins=7
-    )
+    display = OODDisplay(IN, OUT, score_name="PDS").plot(kind="histogram", n_bins=7)
     assert display.line_ is None
     assert display.ax_.get_xlabel() == "PDS"
     edges = np.linspace(min(IN.min(), OUT.min()), max(IN.max(), OUT.max()), 8)
@@ -77,15 +75,14 @@ def test_any_classifier_has_the_default_score(digits):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arrays", "kind", "message"),
     [
-        ({"kind": "bars"}, "kind must be 'roc' or 'histogram', got 'bars'"),
-        ({"scores_out": []}, "scores_out"),
-        ({"scores_in": [np.nan]}, "scores_in"),
+        ((IN, OUT), "bars", "kind must be 'roc' or 'histogram', got 'bars'"),
+        ((IN, []), "roc", "scores_out"),
+        (([np.nan], OUT), "roc", "scores_in"),
     ],
 )
-def test_bad_input_raises_before_a_figure_is_made(arguments, message):
-    arguments = {"scores_in": IN, "scores_out": OUT} | arguments
+def test_bad_input_raises_before_a_figure_is_made(arrays, kind, message):
     with pytest.raises(InvalidInputError, match=message):
-        OODDisplay.from_predictions(**arguments)
+        OODDisplay(*arrays).plot(kind=kind)
     assert plt.get_fignums() == []

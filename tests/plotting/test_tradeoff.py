@@ -7,13 +7,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from scipy.stats import linregress
-from sklearn.metrics import accuracy_score
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics._tradeoff import DIVERSITIES
 from sklearn_sharpbalance.plotting import TradeoffDisplay, fit_tradeoff
 from tests.cases import rest_slow
-from tests.plotting.made_up import PROBAS, Y, geometric_mean
+from tests.plotting.made_up import spread
 
 rng = np.random.default_rng(1)
 
@@ -38,40 +38,41 @@ def test_line_through_one_sharpness_is_none():
         fit_tradeoff([0.0, 1.0], [0.1, 0.2], log=True)
 
 
-@pytest.mark.parametrize(
-    ("diversity", "expected"),
-    [
-        ("disagreement_error_ratio", metrics.disagreement_error_ratio(Y, PROBAS)),
-        ("disagreement", metrics.disagreement(PROBAS)),
-        ("variance_diversity", metrics.variance_diversity(PROBAS)),
-        ("kl_diversity", metrics.kl_diversity(PROBAS)),
-        (np.std, PROBAS.std()),
-    ],
-)
-def test_vertical_axis_is_the_chosen_diversity(diversity, expected):
-    display = TradeoffDisplay.from_predictions(
-        Y, [PROBAS], [0.7], diversity=diversity, color=None
+def show(ensemble, digits, **options):
+    return TradeoffDisplay.from_estimator(
+        [ensemble, ensemble], digits.X, digits.y, sharpness=spread, **options
     )
+
+
+@pytest.mark.parametrize("name", DIVERSITIES)
+def test_vertical_axis_is_the_chosen_diversity(name, ensemble, digits):
+    probas = ensemble.member_predict_proba(digits.X)
+    labels = () if name != "disagreement_error_ratio" else (codes(ensemble, digits),)
+    expected = getattr(metrics, name)(*labels, probas)
+    display = show(ensemble, digits, diversity=name, color=None)
     point = display.scatters_["all"].get_offsets()[0]
-    np.testing.assert_allclose(point, [0.7, expected])
+    np.testing.assert_allclose(point, [probas.std(), expected])
 
 
-def test_colours_are_the_chosen_values():
-    ensembles = [PROBAS, PROBAS[:2]]
-    combined = [geometric_mean(p) for p in ensembles]
-    member = [np.mean([accuracy_score(Y, p.argmax(1)) for p in e]) for e in ensembles]
-    whole = [accuracy_score(Y, p.argmax(1)) for p in combined]
+def codes(ensemble, digits):
+    return np.searchsorted(ensemble.classes_, digits.y)
+
+
+def test_colours_are_the_chosen_values(ensemble, digits):
+    probas, y = ensemble.member_predict_proba(digits.X), codes(ensemble, digits)
+    member, whole = np.mean(probas.argmax(2) == y), ensemble.score(digits.X, digits.y)
     expected = {
         "member_accuracy": member,
         "ensemble_accuracy": whole,
-        "improvement": [(w - m) / (1 - m) for m, w in zip(member, whole)],
+        "improvement": (whole - member) / (1 - member),
     }
-    for color, values in expected.items():
-        display = TradeoffDisplay.from_predictions(Y, ensembles, [1, 2], color=color)
-        np.testing.assert_allclose(display.color, values)
-        np.testing.assert_allclose(display.scatters_["all"].get_array(), values)
-        limits = display.colorbar_.mappable.get_clim()
-        np.testing.assert_allclose(limits, (min(values), max(values)))
+    for color, value in expected.items():
+        display = show(ensemble, digits, color=color)
+        np.testing.assert_allclose(display.color, value)
+        np.testing.assert_allclose(display.scatters_["all"].get_array(), value)
+    for wrong in ({"color": "red"}, {"diversity": "beauty"}):
+        with pytest.raises(InvalidInputError, match=f"'{next(iter(wrong.values()))}'"):
+            show(ensemble, digits, **wrong)
 
 
 def test_groups_share_a_colour_scale_and_have_their_own_lines():
@@ -195,7 +196,6 @@ def test_axis_has_the_name_of_the_sharpness(ensemble, digits):
 
     assert label() == "Adaptive worst-case sharpness"
     assert label(sharpness=hessian_trace) == "Hessian trace"
-    assert label(sharpness=hessian_trace, sharpness_name="own") == "own"
     assert label(sharpness=lambda estimator, X, y: 2.0) == "Sharpness"
 
 
