@@ -334,8 +334,7 @@ class BaseDeepEnsemble(
         ----------
         path : str or path-like
         **params
-            As in :func:`~sklearn_sharpbalance.load`: ``module`` and other objects
-            that the file only names, ``device``.
+            As in :func:`~sklearn_sharpbalance.load`.
 
         Returns
         -------

@@ -41,7 +41,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         parameter, the ensemble is a hyperparameter ensemble (Wenzel et al.).
     standardize : bool, default=True
         Scale features of tables by median and quartiles, with a bound for outliers,
-        and channels of pictures by mean and variance, inside the members.
+        and channels of images by mean and variance, inside the members.
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch. "auto" are random crops, and flips of colour images,
         for images of uint8 and networks of this package; None for other data.
@@ -50,9 +50,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
         function of logits (M, N, C).
     validation_fraction : float or None, default=None
-        Share of the samples held out, stratified.
+        Fraction of the samples in the validation set, stratified.
     early_stopping : bool or int, default=False
-        Stop when the ensemble's accuracy on the held-out samples has not increased for
+        Stop when the ensemble's accuracy on the validation set has not increased for
         so many epochs (True: 10), and return to its best epoch.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes in the loss.
@@ -61,13 +61,13 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
         Let members predict with an average of their weights over the later epochs.
     prune : float or None, default=None
-        Share of each member's weights to set to zero half-way.
+        Fraction of each member's weights to set to zero half-way.
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result.
     device : str or list of str, default="auto"
         "auto" uses CUDA if available; a list distributes the members.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Precision of forward and backward passes; "auto" is bf16 for pictures on a GPU.
+        Precision of forward and backward passes; "auto" is bf16 for images on a GPU.
     memory : None, str or joblib.Memory, default=None
         Cache of trained members, which equal fits share.
     checkpoint_dir : str, path-like or None, default=None

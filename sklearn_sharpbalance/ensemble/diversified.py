@@ -70,7 +70,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         better.
     standardize : bool, default=True
         Scale what the members see: features by median and quartiles, with a bound for
-        outliers, channels of pictures by mean and variance.
+        outliers, channels of images by mean and variance.
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch on the device, the same for all members. "auto" is that
         of :class:`SharpBalanceEnsembleClassifier`; with ``shared_trunk`` it is None.
@@ -79,8 +79,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
         function of logits (M, N, C).
     validation_fraction : float or None, default=None
-        Share of the samples held out, stratified, for the history and for aggregations
-        that need it.
+        Fraction of the samples in the validation set, stratified.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes in the loss.
     warm_start : bool, default=False
@@ -88,7 +87,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     device : str, default="auto"
         "auto" uses CUDA if available. All members share one device.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
-        Precision of forward and backward passes; "auto" is bf16 for pictures on a GPU.
+        Precision of forward and backward passes; "auto" is bf16 for images on a GPU.
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` saves its state; the same fit resumes from it.
     callbacks : list or None, default=None
@@ -112,7 +111,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     trunk_ : Trunk or None
         The shared trunk, if there is one.
     train_indices_ : ndarray of shape (N,)
-        Rows of X that were used for training, without the held-out rows.
+        Rows of X that were used for training, without the validation set.
     history_ : list of list of dict
         Records of each member, one per epoch, with the common ``diversity_loss``.
     engine_ : EngineChoice

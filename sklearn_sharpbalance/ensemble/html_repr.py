@@ -22,23 +22,8 @@ TEXT = "max-width:60em;white-space:normal;overflow-wrap:anywhere;margin:0.2em 0"
 def fitted_summary_html(estimator: Any) -> str:
     """Return the state of a fitted ensemble as a small table; "" if it is not fitted.
 
-    Parameters
-    ----------
-    estimator : BaseDeepEnsemble
-
-    Returns
-    -------
-    html : str
-        A line on the ensemble, on its engine and on its settings, and a row per
-        member: share of the samples that it applies SAM to, epochs, seconds, last
-        losses and scores.
-        It is as wide as the page at most, and holds no script.
-
-    Examples
-    --------
-    >>> from sklearn_sharpbalance import DeepEnsembleClassifier
-    >>> fitted_summary_html(DeepEnsembleClassifier())
-    ''
+    It has a line on the ensemble, on its engine and on its settings, a row per member,
+    and no script. It is as wide as the page at most.
     """
     history = getattr(estimator, "history_", None)
     if not history:
@@ -65,9 +50,7 @@ def _ensemble_line(estimator) -> str:
     ]
     scores = getattr(estimator, "validation_scores_", None)
     if scores is not None and len(scores):
-        kept = max(
-            map(len, estimator.history_)
-        )  # epochs of the state that early stopping kept
+        kept = max(map(len, estimator.history_))  # epochs
         score = scores[kept - 1]
         parts.append(f"ensemble {score:.4f} on held-out samples in epoch {kept}")
     return ", ".join(parts)

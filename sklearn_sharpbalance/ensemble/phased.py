@@ -89,15 +89,12 @@ class PhasedEnsemble(BaseDeepEnsemble):
         """Train every member for one more epoch on the given samples.
 
         The first ``warmup_epochs`` calls are the warm-up; each later call scores the
-        given samples, selects, and trains on them. Members keep their weights and
-        momentum, and the statistics of the input from the first call. The learning rate
-        is constant, because the number of calls is not known. ``callbacks`` start again
-        in each call. Most parameters may change between calls, but not those that
-        members were created with: ``estimator``, ``n_estimators``, ``sam``,
-        ``optimizer``, ``member_params``, ``standardize``, and arguments of the module,
-        the criterion and the optimizer, except for the learning rate. Parameters that
-        need a whole fit are not supported: ``weight_averaging``, ``prune``,
-        ``early_stopping`` and ``checkpoint_dir``.
+        given samples, selects, and trains on them. The learning rate is constant.
+        Members keep their weights and momentum, and the statistics of the input from
+        the first call. Parameters that members were created with may not change between
+        calls: network, criterion, optimizer without its rate, ``n_estimators``,
+        ``sam``, ``member_params`` and ``standardize``. ``weight_averaging``, ``prune``,
+        ``early_stopping`` and ``checkpoint_dir`` need a whole fit.
 
         Parameters
         ----------
@@ -207,13 +204,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         """Return the net for the current parameters; raise if fixed ones changed."""
         n_members = {"n_estimators": len(self.estimators_)}
         check_unchanged(n_members, {name: params[name] for name in n_members})
-        net = renewed_net(
-            self.net_,
-            params,
-            nested,
-            fmt=fmt,
-            n_classes=len(self.classes_),
-        )
+        n_classes = len(self.classes_)
+        net = renewed_net(self.net_, params, nested, fmt=fmt, n_classes=n_classes)
         net = self._with_own_settings(net, params, self.member_seeds_)
         now = fixed_settings(net)
         if fmt.kind != "dict":  # dictionaries are never standardised

@@ -17,36 +17,34 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     ----------
     estimator : None, nn.Module class, instance or factory, or NeuralNetClassifier, \
             default=None
-        Network of a member. None chooses a network by the shape of X. A module class or
+        Network of a member. None chooses a network by the shape of X. A class or
         factory gets ``n_classes`` and ``n_features`` or ``in_channels`` if its
-        signature has them and they are not given. An instance is copied and
-        re-initialised. A configured skorch net keeps its own settings if the parameters
-        below are None.
+        signature has them. An instance is copied and re-initialised. A configured
+        skorch net keeps its own settings if the parameters below are None.
     n_estimators : int, default=3
         Number of members.
     rho : float, sequence of float or None, default=None
-        Radius of the SAM perturbation; a sequence gives one per member. None is 1 for
-        Momentum-SAM on images of uint8, else the default of ``sam``: 0.3 for
-        Momentum-SAM, 0.05 for the others.
+        Radius of the SAM perturbation; a sequence gives one per member. None is 0.3 for
+        Momentum-SAM, up to 1 for many images of uint8, and 0.05 for the others.
     flat_ratio : float, default=0.4
-        Share of the samples that each member proposes to the others.
+        Fraction of the samples that each member proposes to the others.
     sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"}, \
             optimizer class or None, default=None
-        Kind of sharpness-aware step, which wraps the member's optimizer.
-        "momentum_sam" passes every sample once, "look_sam" a SAM sample 1.2 times, and
-        the others twice. None is "momentum_sam" for images of uint8 and networks of
-        this package with the default optimizer, else "sam".
+        Sharpness-aware step, which wraps the member's optimizer. "momentum_sam" passes
+        every sample once, "look_sam" a SAM sample 1.2 times, the others twice. None is
+        "momentum_sam" for images of uint8, networks of this package and the default
+        optimizer, otherwise "sam".
     warmup : {"sam", "sgd"}, default="sam"
         Whether members apply SAM to all samples or to none before the selection.
     warmup_epochs : int or float, default=0.5
-        Epochs before the selection, as a count or as a share of ``max_epochs``.
+        Epochs before the selection, as a count or as a fraction of ``max_epochs``.
     max_epochs : int or None, default=None
         Number of epochs; None is 20 to 40 for tables, 30 to 90 for images of uint8
         (more for fewer samples), 50 for other data, or the setting of a configured net.
     lr : float or None, default=None
-        Learning rate; None is 0.003 for tables, 0.4 times the square root of
-        ``batch_size / 512`` for images of uint8 and convolutional networks of this
-        package, 0.1 for other data, or the setting of a configured net.
+        Learning rate; None is 0.003 for tables, ``0.4 * (batch_size / 512) ** 0.5`` for
+        images of uint8 and convolutional networks of this package, 0.1 for other data,
+        or the setting of a configured net.
     lr_schedule : {"cosine", "steps", "one_cycle", "constant"}, callable or skorch \
             LRScheduler, default=None
         "steps" divides the rate by ten after one half and three quarters of the
@@ -59,9 +57,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is AdamW for tables, and for other data SGD with momentum
         0.9 and weight decay 5e-4, or the setting of a configured net. The defaults for
-        tables need ``estimator=None``; if ``lr`` or an option of the optimizer is set,
-        the others are those for other data. Options of the sharpness-aware step may be
-        set.
+        tables need ``estimator=None``, without ``lr`` and options of the optimizer.
     member_params : list of dict or None, default=None
         Settings that differ between members, one dictionary per member; a
         :class:`~sklearn.model_selection.ParameterSampler` draws them. Names are those
@@ -70,27 +66,24 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         For one radius per member pass ``rho=[...]``.
     standardize : bool, default=True
         Scale the input: features of tables by median and quartiles, with a bound for
-        outliers, channels of pictures by mean and variance. The default network gets
+        outliers, channels of images by mean and variance. The default network gets
         more inputs of tables with many rows. The statistics are stored in the members.
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch on the device, before standardisation; not applied in
         scoring and prediction. ``torchvision.transforms.v2`` transforms can be used.
-        "auto" augments images of uint8, if ``estimator`` is None and they have at least
-        8 x 8 pixels, or if it is a class of this package for images other than
-        ``SmallCNN``, or an instance of one: random crops after reflection by an eighth
-        of the side, and random flips if there are three channels. For other data it is
-        None, no augmentation.
+        "auto" augments images of uint8 for networks of this package other than
+        ``SmallCNN``: random crops after reflection by an eighth of the side, and random
+        flips if there are three channels. For other data it is None.
     sharpness : str, SharpnessScorer or callable, default="fisher_trace"
         How members score samples: "fisher_trace", "last_layer", "loss", "loss_rise"
         or "input_curvature"
         (:data:`~sklearn_sharpbalance.sharpness.SHARPNESS_SCORERS`), an object, or a
         function ``func(net, X, y)``.
     selection : str, SubsetSelector or callable, default="flattest"
-        Which samples get SAM. "flattest" are those with the lowest sharpness for other
-        members, and most samples that have a low sharpness for no member, as in the
-        paper's code for CIFAR-10; "flattest_union" fewer of the latter, as in its code
-        for CIFAR-100; "sharpest" those with the highest sharpness for other members, as
-        in the paper's text; "random", "same", "all" or "none"
+        Which samples get SAM: "flattest", those that are flat for other members, as in
+        the paper's code for CIFAR-10; "flattest_union", as in its code for CIFAR-100;
+        "sharpest", those that are sharp for other members, as in the paper's text;
+        "random", "same", "all" or "none"
         (:data:`~sklearn_sharpbalance.selection.SUBSET_SELECTORS`), an object, or a
         function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
         given by name.
@@ -100,14 +93,12 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         (:data:`~sklearn_sharpbalance.aggregation.AGGREGATIONS`), an object, or a
         function of logits (M, N, C).
     validation_fraction : float or None, default=None
-        Share of the samples held out, stratified.
+        Fraction of the samples in the validation set, stratified.
     early_stopping : bool or int, default=False
-        Stop when the *ensemble's* accuracy on the held-out samples has not increased
-        for so many epochs (True: 10), not counting the warm-up, and return to its best
-        epoch, which may be in the warm-up. Among epochs of equal accuracy, the one with
-        the highest likelihood is best. The accuracy is that of the final prediction,
-        with ``weight_averaging`` and ``aggregation``; samples are weighted by
-        ``sample_weight``, but not by ``class_weight``.
+        Stop when the *ensemble's* accuracy on the validation set has not increased for
+        so many epochs after the warm-up (True: 10), and return to its best epoch. Among
+        epochs of equal accuracy, the one with the highest likelihood is best. The
+        accuracy is that of the final prediction, weighted by ``sample_weight``.
     class_weight : dict, "balanced" or None, default=None
         Weights of the classes in the loss: by label, or "balanced" for weights
         inversely proportional to class frequencies. They multiply ``sample_weight``.
@@ -115,12 +106,10 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Start the next ``fit`` from the fitted weights.
     weight_averaging : {"uniform", "exponential"}, WeightAveraging or None, default=None
         Let members predict with an average of their weights over the later epochs;
-        BatchNorm statistics are recomputed for the average. With ``prune``, the average
-        starts again with the pruned weights.
+        BatchNorm statistics are recomputed for the average.
     prune : float or None, default=None
-        Share of each member's trained weights (matrices and filters) to set to zero
-        by magnitude when the warm-up ends (half-way if there is no warm-up, or no epoch
-        after it); they stay zero.
+        Fraction of each member's matrices and filters to set to zero by magnitude when
+        the warm-up ends (half-way without a warm-up); they stay zero.
     engine : {"auto", "stacked", "graph", "skorch"}, default="auto"
         How members train; all engines give the same result. "stacked" trains MLP-like
         members as one batched computation; "graph" replays CUDA graphs, with members
@@ -133,22 +122,19 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         several devices, which train in parallel.
     precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
         Precision of forward and backward passes; weights are float32. "auto" is bf16
-        for pictures on a GPU, else float32.
+        for images on a GPU, else float32.
     memory : None, str or joblib.Memory, default=None
-        Cache of phases and scores, which the fits of a search share. With callbacks of
-        scikit-learn, which may end a phase, phases are not cached. skorch callbacks are
-        not called for a phase that is read from the cache.
+        Cache of phases and scores, which the fits of a search share. skorch callbacks
+        are not called for a phase that is read from the cache.
     checkpoint_dir : str, path-like or None, default=None
         Folder in which ``fit`` saves its state, about ten times. The same fit, with
-        the same data and parameters, resumes from it, or loads the result if it was
-        complete; another fit raises an error that lists the differences. ``{fit}`` in
-        the name is replaced by a digest, so that each combination of data and
-        parameters has its own folder, as a search needs.
+        the same data and parameters, resumes from it or loads the result; another fit
+        raises an error that lists the differences. ``{fit}`` in the name is replaced by
+        a digest of data and parameters, so that each fit of a search has a folder.
     callbacks : list or None, default=None
-        skorch callbacks of each member, in addition to those of a configured net. A
-        callback that raises ``KeyboardInterrupt`` in ``on_epoch_end``, like skorch's
-        ``EarlyStopping``, ends the training of its member. Raised during a batch, it
-        ends the fit like Ctrl-C.
+        skorch callbacks of each member, in addition to those of a configured net. One
+        that raises ``KeyboardInterrupt`` in ``on_epoch_end``, like skorch's
+        ``EarlyStopping``, ends the training of its member.
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global RNG is neither used nor changed.
     verbose : int, default=0
@@ -174,7 +160,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     sam_masks_ : ndarray of shape (M, N), dtype bool
         Samples to which each member applied SAM.
     train_indices_ : ndarray of shape (N,)
-        Rows of X that were used for training, without the held-out rows.
+        Rows of X that were used for training, without the validation set.
     history_ : list of list of dict
         Records of each member, one per epoch.
     validation_scores_ : ndarray

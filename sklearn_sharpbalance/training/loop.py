@@ -64,26 +64,15 @@ class Progress(Protocol):
 class EarlyStopping:
     """Keeps the ensemble with the best score on the validation set.
 
-    Attributes
-    ----------
-    aggregation : Aggregation
-    patience : int
-        Epochs without a higher accuracy after which training stops; epochs of the
-        warm-up do not count.
-    scores : list of float
-        Weighted accuracy of the ensemble after every epoch.
-    best : EnsembleState
-        The state to return to. Among epochs of equal accuracy it is the one of the
-        highest likelihood, which does not prolong the training.
-    best_score : tuple of float
-        Accuracy and mean log-likelihood of the best state.
+    Among epochs of equal accuracy it is the one of the highest likelihood, which does
+    not prolong the training. ``patience`` does not count epochs of the warm-up.
     """
 
     aggregation: Any
     patience: int
-    scores: list = field(default_factory=list)
-    best: Any = None
-    best_score: tuple = (-np.inf, -np.inf)
+    scores: list = field(default_factory=list)  # weighted accuracy after every epoch
+    best: Any = None  # the state to return to
+    best_score: tuple = (-np.inf, -np.inf)  # accuracy and mean log-likelihood
 
     @classmethod
     def of(cls, early_stopping, aggregation):

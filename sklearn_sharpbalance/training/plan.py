@@ -32,32 +32,15 @@ SHORTEST_SEGMENT = 10  # epochs: collecting the members costs some milliseconds
 
 @dataclass
 class EnsembleState:
-    """State between two segments; a fit can continue from it.
-
-    Attributes
-    ----------
-    members : list of MemberState
-    masks : ndarray of shape (M, N), dtype bool, or None
-        SAM masks of the last selection.
-    sharpness : ndarray of shape (M, N) or None
-        Scores of the last selection.
-    epoch : int
-        Number of complete epochs.
-    phases : list of str
-        Name of each complete segment.
-    epochs : list of int
-        Epochs that each member has run.
-    passes : float
-        Passes over the training samples, summed over the members.
-    """
+    """State between two segments; a fit can continue from it."""
 
     members: list[MemberState]
-    masks: np.ndarray | None = None
-    sharpness: np.ndarray | None = None
-    epoch: int = 0
-    phases: list[str] = field(default_factory=list)
-    epochs: list[int] = field(default_factory=list)
-    passes: float = 0.0
+    masks: np.ndarray | None = None  # (M, N), of the last selection
+    sharpness: np.ndarray | None = None  # (M, N)
+    epoch: int = 0  # number of complete epochs
+    phases: list[str] = field(default_factory=list)  # of the complete segments
+    epochs: list[int] = field(default_factory=list)  # that each member has run
+    passes: float = 0.0  # over the training samples, all members together
 
     @property
     def all_stopped(self) -> bool:

@@ -8,7 +8,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from skorch.callbacks import Callback, EpochTimer
+from skorch.callbacks import EpochTimer
 from torch import nn
 from torch.utils.data import TensorDataset
 
@@ -167,22 +167,6 @@ def test_warm_start_with_other_classes_raises(kind, names):
 # Settings that are accepted -----------------------------------------------------------
 
 
-def test_boolean_parameters_accept_booleans():
-    clf = make(standardize=False, warm_start=True, verbose=False, early_stopping=True)
-    assert clf.set_params(validation_fraction=0.3).fit(X, Y).n_iter_ == 2
-
-
-def test_callbacks_may_be_classes_objects_or_pairs():
-    seen = []
-
-    class Mine(Callback):
-        def on_epoch_end(self, net, **kwargs):
-            seen.append(net)
-
-    make(callbacks=[Mine, Mine(), ("third", Mine()), ["fourth", Mine]]).fit(X, Y)
-    assert len(seen) == 4 * 2 * 2  # callbacks, epochs, members
-
-
 def test_class_weights_may_be_zero():
     clf = make(class_weight={0: 0, 1: np.float32(2), 2: 3}).fit(X, Y)
     assert clf.predict_proba(X).shape == (30, 3)
@@ -240,14 +224,6 @@ def test_bfloat16_in_a_dataset(kind):
     )
 
 
-def test_bfloat16_in_a_dictionary():
-    short = {"x": torch.from_numpy(X).to(torch.bfloat16)}
-    single = {"x": short["x"].float()}
-    clf = make(estimator__module__n_features=4).fit(short, Y)
-    want = make(estimator__module__n_features=4).fit(single, Y).predict_proba(single)
-    np.testing.assert_array_equal(clf.predict_proba(short), want)
-
-
 @pytest.mark.parametrize("standardize", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 def test_members_accept_all_floating_types(dtype, standardize):
@@ -259,14 +235,3 @@ def test_members_accept_all_floating_types(dtype, standardize):
     np.testing.assert_array_equal(member.predict_proba(short), want)
     named = member.predict_proba({"x": short}) if not standardize else want
     np.testing.assert_array_equal(named, want)
-
-
-@pytest.mark.parametrize("standardize", [True, False])
-def test_members_in_half_precision_accept_half_precision(standardize):
-    member = make(standardize=standardize).fit(X, Y).estimators_[0]
-    want = member.predict_proba(torch.from_numpy(X).float())
-    member.module_.to(torch.bfloat16)
-    short = torch.from_numpy(X).to(torch.bfloat16)
-    assert member.infer(short).dtype is torch.bfloat16
-    got = member.infer(short).float().softmax(1).detach()
-    np.testing.assert_allclose(got, want, atol=0.05)

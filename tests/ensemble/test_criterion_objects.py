@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
 from torch import nn
@@ -55,13 +54,6 @@ def test_object_equals_the_class_with_its_arguments(kind):
     assert given.reduction == "mean"
 
 
-def test_unsupported_objects_raise_like_their_class():
-    weighted = nn.CrossEntropyLoss(weight=torch.ones(3))
-    clf = DeepEnsembleClassifier(**FEW, estimator__criterion=weighted)
-    with pytest.raises(InvalidInputError, match="weight of the criterion CrossEntropy"):
-        clf.fit(X, Y)
-
-
 @pytest.mark.parametrize("how", ["nested", "configured"])
 def test_load_requires_the_object(how, tmp_path):
     clf = DeepEnsembleClassifier(**FEW, estimator__criterion=smooth())
@@ -89,9 +81,6 @@ BESIDE = {
     ),
     "joint": lambda: DiversifiedEnsembleClassifier(
         **FEW, estimator__criterion=smooth(), estimator__criterion__ignore_index=7
-    ),
-    "apart": lambda: DeepEnsembleClassifier(
-        configured(), 2, member_params=[{"criterion__ignore_index": 7}, {}]
     ),
 }
 

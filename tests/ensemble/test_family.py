@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
 import sklearn_sharpbalance
 from sklearn_sharpbalance import (
@@ -13,7 +12,6 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.evaluation import compare, gradient_passes
 from tests.cases import rest_slow
 
 SMALL = {
@@ -110,49 +108,3 @@ def test_partial_fit_continues_after_save_and_load(name, data, tmp_path):
         each.partial_fit(X, y)
     np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
     assert twin.n_passes_ == clf.n_passes_
-
-
-FEW = ["EoA", "SharpBalance", "naive A2D"]
-
-
-@pytest.mark.parametrize("name", rest_slow(METHODS, FEW))
-def test_search_over_every_method(name, data):
-    X, y, unlabeled = data
-    clf = clone(METHODS[name]).set_params(max_epochs=2)
-    grid = {"estimator__module__hidden": [(4,), (6,)]}
-    search = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss")
-    search.fit(X, y, **fit_params(name, unlabeled))
-    scores = search.cv_results_["mean_test_score"]
-    assert np.isfinite(scores).all()
-    assert len(set(scores)) > 1  # the settings are used
-
-
-def test_all_methods_are_compared_at_matched_compute(data):
-    X, y, unlabeled = data
-    report = compare(
-        METHODS,
-        X,
-        y,
-        cv=0.4,
-        seeds=1,
-        fit_params={name: fit_params(name, unlabeled) for name in METHODS},
-        n_bootstrap=200,
-    )
-    passes = {name: report.row(name, "gradient_passes")["mean"] for name in METHODS}
-    epochs = {name: report.row(name, "epochs")["mean"] for name in METHODS}
-    assert passes["deep ensemble"] == gradient_passes(METHODS["deep ensemble"]) == 16
-    assert epochs["SAM ensemble"] == epochs["SAM+"] == 4  # SAM counts double
-    assert epochs["SED"] == epochs["diverse hyper-parameters"] == 8
-    assert epochs["Momentum-SAM ensemble"] == 8  # one pass per sample
-    assert epochs["SharpBalance with Momentum-SAM"] == 8
-    # Passes can be matched up to one epoch of two members: 2 passes, 4 with SAM.
-    assert max(abs(value - 16) for value in passes.values()) <= 2
-    ranking = report.ranking
-    assert sorted(ranking.index) == sorted(METHODS)
-    low, mean, high = (
-        np.asarray(ranking[name])
-        for name in ("difference_low", "difference", "difference_high")
-    )
-    assert (low <= mean).all()
-    assert (mean <= high).all()
-    assert (low[1:] < high[1:]).any()

@@ -300,31 +300,6 @@ def test_validation_split_is_stratified():
     assert set(column(clf, "valid_acc")) <= set(np.arange(21) / 20)
 
 
-@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
-def test_early_stopping_restores_the_best_epoch_of_the_ensemble(engine):
-    X, y = noise()
-    clf = SharpBalance(
-        validation_fraction=0.25,
-        early_stopping=3,
-        warmup_epochs=2,
-        engine=engine,
-        lr=0.5,
-        **{**SMALL, "max_epochs": 60},
-    ).fit(X, y)
-    scores = clf.validation_scores_
-    assert clf.n_iter_ == len(scores) < 60
-    best = len(clf.history_[0])
-    assert (
-        clf.n_iter_ - (scores.argmax() + 1) == 3
-    )  # the best epoch is after the warm-up
-    assert scores[best - 1] == scores.max()
-    held = np.setdiff1d(np.arange(len(y)), clf.train_indices_)
-    assert clf.score(X[held], y[held]) == pytest.approx(scores.max())
-    # The score is that of the ensemble, by the mean of the logits.
-    logits = clf.member_decision_function(X[held]).mean(axis=0)
-    assert (logits.argmax(1) == y[held]).mean() == pytest.approx(scores.max())
-
-
 @pytest.mark.parametrize("switch", rest_slow([True, np.True_]))
 def test_early_stopping_true_has_a_patience_of_ten_epochs(switch):
     X, y = noise()
@@ -529,6 +504,3 @@ def test_partial_fit_with_lr_in_member_params_or_none():
     rates = [[record["lr"] for record in history] for history in clf.history_]
     assert rates[0] == pytest.approx([0.2, 0.02, 0.02, 0.1])
     assert rates[1] == pytest.approx([0.03] * 4)
-
-
-# Scores in one process --------------------------------------------------------------

@@ -6,7 +6,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from sklearn import config_context
 from sklearn.datasets import load_digits, load_iris
 from sklearn.utils import estimator_html_repr
 
@@ -16,7 +15,6 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.ensemble.html_repr import MAX_MEMBERS, fitted_summary_html
-from tests.browser import CHROMIUM, DESKTOP, PHONE, WIDTHS, Browser
 
 X, y = load_iris(return_X_y=True)
 KINDS = {
@@ -136,12 +134,6 @@ def test_unfitted_ensemble_shows_only_its_parameters():
     assert "SharpBalanceEnsembleClassifier" in clf._repr_html_()
 
 
-def test_display_option_of_scikit_learn_is_used(balanced):
-    with config_context(display="text"):
-        assert not hasattr(balanced, "_repr_html_")
-        assert list(balanced._repr_mimebundle_()) == ["text/plain"]
-
-
 def test_large_ensembles_and_long_reasons_are_shortened(balanced):
     clf = copy.copy(balanced)
     clf.history_ = balanced.history_ * 5
@@ -153,44 +145,3 @@ def test_large_ensembles_and_long_reasons_are_shortened(balanced):
     assert f"The first {MAX_MEMBERS} of 15 members:" in summary.lines
     assert len(summary.lines[1]) < 350
     assert "<b>" not in html
-
-
-def test_progress_bars_are_refreshed_before_they_stop(monkeypatch):
-    """Otherwise a notebook would not show the last epoch."""
-    from rich.progress import Progress
-
-    drawn = []
-
-    class Bars(Progress):
-        def refresh(self):
-            drawn.append([(task.completed, task.total) for task in self.tasks])
-
-        def stop(self):
-            drawn.append("left")
-            self.live.stop()
-
-    bars = Bars(disable=True)
-    progress = "sklearn_sharpbalance.training.progress._progress"
-    monkeypatch.setattr(progress, lambda: bars)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # as in a terminal
-    SharpBalanceEnsembleClassifier(max_epochs=3, random_state=0, verbose=1).fit(X, y)
-    assert drawn[-2:] == [[(9, 9)], "left"]
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: apt-get install chromium")
-def test_in_a_real_browser(balanced, tmp_path):
-    path = tmp_path / "ensemble.html"
-    phone = '<meta name="viewport" content="width=device-width">'
-    path.write_text(
-        f"<!DOCTYPE html><meta charset='utf-8'>{phone}{balanced._repr_html_()}"
-    )
-    with Browser() as browser:
-        for screen in (PHONE, DESKTOP):
-            browser.open(path, screen)
-            assert browser.complaints() == []
-            assert browser.requests() == [path.as_uri()]
-            wide, window = browser.evaluate(WIDTHS)
-            assert wide <= window
-            box = "document.querySelector('.sharpbalance-fitted')"
-            assert browser.evaluate(f"{box}.checkVisibility()")
-            assert browser.evaluate(f"{box}.querySelectorAll('tr').length") == 4

@@ -7,14 +7,13 @@ import pytest
 import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback, EpochScoring
+from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.optim import ASAM, MomentumSAM
-from sklearn_sharpbalance.selection import RandomSelector, SharpestSelector
-from sklearn_sharpbalance.sharpness import LossRiseScorer, LossScorer
-from tests.cases import rest_slow
+from sklearn_sharpbalance.selection import SharpestSelector
+from sklearn_sharpbalance.sharpness import LossRiseScorer
 
 N = 48
 SMALL = {
@@ -81,17 +80,6 @@ def test_an_instance_is_a_prototype():
     assert weights(SharpBalance(prototype, **options).fit(X, y)).equal(members[0])
 
 
-@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
-def test_label_smoothing_of_the_criterion(engine):
-    X, y = table()
-    options = {"estimator__module__hidden": (8,), "engine": engine, **SMALL}
-    smooth = SharpBalance(estimator__criterion__label_smoothing=0.3, **options)
-    smooth.fit(X, y)
-    plain = SharpBalance(**options).fit(X, y)
-    confidence = [clf.predict_proba(X).max(1).mean() for clf in (smooth, plain)]
-    assert confidence[0] < confidence[1]
-
-
 class Counter(Callback):
     """Count epochs in the history."""
 
@@ -127,24 +115,6 @@ def test_configured_net_keeps_settings_that_the_ensemble_does_not_set():
     assert not net.initialized_
 
 
-def test_parameters_of_the_ensemble_replace_those_of_the_net():
-    X, y = table()
-    net = configured(lr=0.02, max_epochs=2, optimizer=torch.optim.Adam)
-    clf = SharpBalance(net, lr=0.3, optimizer=torch.optim.RMSprop, **SMALL).fit(X, y)
-    assert clf.n_iter_ == 3
-    assert clf.history_[0][0]["lr"] == 0.3
-    assert isinstance(clf.estimators_[0].optimizer_.base_optimizer, torch.optim.RMSprop)
-
-
-def test_nested_parameters_of_a_configured_net():
-    X, y = table()
-    clf = SharpBalance(configured(), **SMALL)
-    clf.set_params(estimator__module__width=3, estimator__lr=0.07)
-    clf.fit(X, y)
-    assert clf.estimators_[0].module_.module.hidden.out_features == 3
-    assert clf.history_[0][0]["lr"] == 0.07
-
-
 def test_net_of_probabilities_equals_net_of_logits():
     """By skorch's convention NLLLoss takes probabilities."""
     X, y = table()
@@ -154,18 +124,6 @@ def test_net_of_probabilities_equals_net_of_logits():
     torch.testing.assert_close(weights(one), weights(other), atol=1e-4, rtol=1e-3)
     np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-4)
     np.testing.assert_allclose(one.sharpness_, other.sharpness_, rtol=1e-2, atol=1e-6)
-
-
-def test_callbacks_of_the_net_and_of_the_ensemble_both_run():
-    X, y = table()
-    scoring = EpochScoring("f1_macro", name="f1", lower_is_better=False)
-    clf = SharpBalance(
-        configured(callbacks=[Counter()]),
-        callbacks=[scoring],
-        validation_fraction=0.25,
-        **SMALL,
-    ).fit(X, y)
-    assert {"counted", "f1", "valid_acc"} <= set(clf.history_[0][-1])
 
 
 def test_a_sharpness_aware_optimizer_of_the_net_is_used():
@@ -226,15 +184,6 @@ def test_flat_ratio_does_not_change_a_selector_object():
     rule = SharpestSelector(flat_ratio=0.25)
     by_object = SharpBalance(selection=rule, flat_ratio=0.5, **SMALL)
     assert by_object.fit(X, y).sam_masks_.sum(axis=1).tolist() == [12, 12]
-
-
-def test_parts_are_not_changed_by_fit():
-    X, y = table()
-    scorer, selector = LossScorer(), RandomSelector(flat_ratio=0.3)
-    clf = SharpBalance(sharpness=scorer, selection=selector, **SMALL)
-    before = vars(scorer).copy(), vars(selector).copy(), str(clf.get_params())
-    clf.fit(X, y)
-    assert (vars(scorer), vars(selector), str(clf.get_params())) == before
 
 
 def test_set_params_of_a_part_and_its_parameters():

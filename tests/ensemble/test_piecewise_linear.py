@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance import (
     MLP,
@@ -18,7 +17,6 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.input_statistics import PIECES, n_pieces
 from sklearn_sharpbalance.data.inputs import InputFormat
-from sklearn_sharpbalance.model_selection import EnsembleSearchCV
 from tests.cases import rest_slow
 
 RNG = np.random.default_rng(0)
@@ -111,13 +109,6 @@ def test_fitted_models_are_restored(data, tmp_path):
     np.testing.assert_allclose(program(inputs).numpy(), expected, atol=1e-6)
 
 
-def test_resumed_fit_equals_one_in_a_row(tmp_path):
-    whole = SharpBalance(**SMALL).fit(X, y)
-    SharpBalance(**SMALL, checkpoint_dir=tmp_path).fit(X, y)
-    again = SharpBalance(**SMALL, checkpoint_dir=tmp_path).fit(X, y)
-    np.testing.assert_array_equal(again.predict_proba(X), whole.predict_proba(X))
-
-
 def test_partial_fit_keeps_the_encoding():
     clf = DeepEnsembleClassifier(**{**SMALL, "max_epochs": None})
     clf.partial_fit(X, y)
@@ -134,17 +125,4 @@ def test_weights_count_as_repeated_rows():
     )
     torch.testing.assert_close(
         *(clf.estimators_[0].module_.pieces for clf in (weighted, repeated))
-    )
-
-
-def test_a_stacked_search_equals_a_grid_search():
-    grid = {"flat_ratio": [0.2, 0.6]}
-    clf = SharpBalance(**SMALL)
-    stacked = EnsembleSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, y)
-    usual = GridSearchCV(clf, grid, cv=2, scoring="neg_log_loss").fit(X, y)
-    assert {fit.training for fit in stacked.plan_} == {"stacked"}
-    np.testing.assert_allclose(
-        stacked.cv_results_["mean_test_score"],
-        usual.cv_results_["mean_test_score"],
-        rtol=1e-4,
     )

@@ -23,7 +23,6 @@ from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import SCORERS
 from tests.cases import rest_slow
 
@@ -43,19 +42,6 @@ def table(n=N, seed=0):
     X = rng.normal(size=(n, 4))
     y = (X[:, 0] + 0.3 * rng.normal(size=n) > 0).astype(int) + (X[:, 1] > 0.7)
     return X, np.array(["a", "b", "c"])[y]
-
-
-def test_a_search_over_rho_and_flat_ratio():
-    X, y = table()
-    grid = {"rho": [0.02, 0.5], "flat_ratio": [0.2, 0.6]}
-    few = {**SMALL, "max_epochs": 2}
-    search = GridSearchCV(SharpBalance(**few), grid, cv=2, scoring="neg_log_loss")
-    search.fit(X, y)
-    assert len(search.cv_results_["params"]) == 4
-    scores = search.cv_results_["mean_test_score"]
-    assert len(set(scores)) == 4  # each setting gives another ensemble
-    best = SharpBalance(**few, **search.best_params_).fit(X, y)
-    np.testing.assert_array_equal(search.predict_proba(X), best.predict_proba(X))
 
 
 def test_search_over_nested_parameters():
@@ -161,13 +147,6 @@ def test_a_sliced_dataset_is_read_item_by_item():
     clf = DeepEnsembleClassifier(**SMALL).fit(SliceDataset(items), y)
     assert items.n_read > SMALL["max_epochs"] * SMALL["n_estimators"] * N
     assert "X is not one array" in clf.engine_.reason
-
-
-def test_sliced_dataset_without_labels_raises():
-    X, y = table()
-    items = SliceDataset(Items(X.astype(np.float32), y))
-    with pytest.raises(InvalidInputError, match="requires y to be passed"):
-        DeepEnsembleClassifier(**SMALL).fit(items)
 
 
 def test_sample_weights_in_a_pipeline():

@@ -64,14 +64,6 @@ def test_docstrings_list_every_registered_name(kind, parameter):
     assert not missing
 
 
-@pytest.mark.parametrize("parameter", ["aggregation", "selection", "sharpness"])
-def test_registries_print_their_names(parameter):
-    registry = REGISTRIES[parameter]
-    text = repr(registry)
-    assert text.startswith(f"<Registry of {parameter}: ")
-    assert all(repr(name) in text for name in registry)
-
-
 # Settings -----------------------------------------------------------------------------
 
 
@@ -198,5 +190,3 @@ def test_html_shows_the_settings(kind):
     for part in ("lr 0.", "max_epochs 2", "batch_size 128", "device cpu"):
         assert part in text
     assert "precision float32, threads 1" in text
-    del clf.settings_  # as in files of 0.1.0
-    assert "batch_size 128" not in clf._repr_html_()

@@ -339,14 +339,6 @@ def test_first_members_do_not_depend_on_n_estimators():
             torch.testing.assert_close(weights(large, i)[name], value)
 
 
-def test_members_differ():
-    X, y = table()
-    clf = DeepEnsembleClassifier(**SMALL).fit(X, y)
-    assert not weights(clf, 0)["1.weight"].equal(weights(clf, 1)["1.weight"])
-    probas = clf.member_predict_proba(X)
-    assert np.abs(probas[0] - probas[1]).max() > 1e-3
-
-
 def processes():
     """Return a context whose worker processes the next test uses again."""
     return joblib.parallel_config("loky", n_jobs=2, inner_max_num_threads=1)

@@ -1,16 +1,13 @@
 """Ensembles on a DataFrame with numbers, categories and missing values."""
 
-import copy
 import pickle
 import warnings
 
 import numpy as np
 import pandas as pd
 import pytest
-import scipy.sparse
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV, cross_val_score
 from torch import nn
 
 from sklearn_sharpbalance import (
@@ -19,7 +16,6 @@ from sklearn_sharpbalance import (
     load,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.data.columns import TableColumns
 from sklearn_sharpbalance.exceptions import (
     CheckpointMismatchError,
     InvalidInputError,
@@ -192,25 +188,6 @@ def test_missing_numbers_in_later_rows_are_the_median():
     )
 
 
-def test_numbered_columns_have_no_feature_names():
-    X, y = as_pandas()
-    X.columns = range(5)
-    clf = SharpBalance(**SMALL).fit(X, y)
-    assert not hasattr(clf, "feature_names_in_")
-    assert clf.predict(X).shape == (N,)
-
-
-@pytest.mark.parametrize("seed", rest_slow([0, 1]))
-def test_engines_agree(seed):
-    X, y = as_pandas(seed=seed)
-    options = {**SMALL, "max_epochs": 6}
-    stacked = SharpBalance(engine="stacked", **options).fit(X, y)
-    skorch = SharpBalance(engine="skorch", **options).fit(X, y)
-    np.testing.assert_allclose(
-        stacked.predict_proba(X), skorch.predict_proba(X), atol=1e-5
-    )
-
-
 # No leaks -----------------------------------------------------------------------------
 
 
@@ -228,21 +205,6 @@ def test_held_out_rows_do_not_decide_how_columns_are_encoded(kind):
     assert clf.input_format_.columns.columns[0].fill == pytest.approx(
         train["age"].median(), rel=1e-6
     )
-
-
-def test_predictions_do_not_change_the_columns(fitted):
-    before = copy.deepcopy(fitted.input_format_)
-    fitted.predict(as_pandas(seed=5)[0])
-    assert fitted.input_format_ == before
-
-
-def test_cross_validation_and_search():
-    X, y = as_pandas(200)
-    clf = SharpBalance(**{**SMALL, "max_epochs": 60, "n_estimators": 1})
-    assert cross_val_score(clf, X, y, cv=2).mean() > 0.7
-    search = GridSearchCV(clf.set_params(max_epochs=2), {"lr": [0.05, 0.1]}, cv=2)
-    search.fit(X, y)
-    assert search.predict(X).shape == (200,)
 
 
 # Copies, files and checkpoints --------------------------------------------------------
@@ -319,16 +281,6 @@ def test_checkpoints_depend_on_the_values_of_the_frame(kind, tmp_path):
     for change in ({"city": X["city"].replace("Ulm", "Rome")}, {"visits": 3}):
         with pytest.raises(CheckpointMismatchError, match="X was"):
             clone(clf).fit(X.assign(**change), y)
-
-
-def test_memory_gives_the_same_ensemble(fitted, tmp_path):
-    X, y = as_pandas()
-    for _ in range(2):
-        clf = SharpBalance(memory=str(tmp_path), **SMALL).fit(X, y)
-        assert_same_weights(clf, fitted)
-    other = X.assign(city=X["city"].replace("Ulm", "Bonn"))
-    changed = SharpBalance(memory=str(tmp_path), **SMALL).fit(other, y)
-    assert changed.input_format_ != fitted.input_format_
 
 
 # More data later ----------------------------------------------------------------------
@@ -445,12 +397,6 @@ def test_columns_without_a_value_are_ignored_with_a_warning():
         np.testing.assert_array_equal(clf.predict_proba(X.assign(empty="x")), want)
 
 
-def test_constant_columns_are_fine():
-    X, y = as_pandas()
-    clf = SharpBalance(**SMALL).fit(X.assign(one=1.0, same="x"), y)
-    assert np.isfinite(clf.predict_proba(X.assign(one=1.0, same="x"))).all()
-
-
 def test_an_array_cannot_replace_a_frame_with_categories(fitted):
     X, _ = as_pandas()
     message = (
@@ -478,17 +424,6 @@ def test_other_columns_than_in_fit_raise(change, message, fitted):
         fitted.predict(change(as_pandas()[0]))
 
 
-def test_sparse_matrices_raise():
-    X = scipy.sparse.csr_matrix(np.eye(N))
-    with pytest.raises(TypeError, match=r"Sparse data was passed.*dense data"):
-        SharpBalance(**SMALL).fit(X, OK % 2)
-
-
-def test_arrays_with_missing_values_still_raise():
-    with pytest.raises(ValueError, match="Input X contains NaN"):
-        SharpBalance(**SMALL).fit(np.full((N, 2), np.nan), OK % 2)
-
-
 def test_columns_that_float32_rounds_away_are_named():
     X, y = as_pandas()
     X = X.assign(age=X["age"] + 1e9)
@@ -496,10 +431,3 @@ def test_columns_that_float32_rounds_away_are_named():
         SharpBalanceWarning, match=r"rounds 1 column.*mean: 'age'\. Cent"
     ):
         SharpBalance(**SMALL).fit(X, y)
-
-
-def test_columns_are_plain_values(fitted):
-    for column in fitted.input_format_.columns.columns:
-        values = [column.name, column.kind, column.fill, *column.categories]
-        assert {type(value) for value in values} <= {str, float}
-    assert isinstance(fitted.input_format_.columns, TableColumns)

@@ -72,15 +72,6 @@ def test_a_selector_may_work_in_place():
     assert np.array_equal(clf.sam_masks_, clf.sharpness_ > median)
 
 
-def test_masks_may_be_lists_of_booleans():
-    clf = SharpBalance(selection=RandomHalf(lambda masks: masks.tolist()), **FEW).fit(
-        X, y
-    )
-    plain = SharpBalance(selection=RandomHalf(np.asarray), **FEW).fit(X, y)
-    assert clf.sam_masks_.dtype == bool
-    np.testing.assert_array_equal(clf.predict_proba(X), plain.predict_proba(X))
-
-
 # Scorers ----------------------------------------------------------------------------
 
 
@@ -152,13 +143,6 @@ def test_trial_scoring_draws_no_random_numbers():
         patch.setattr(trainer, "try_scoring", lambda **_: None)
         unseen = clf.fit(X, y).sharpness_
     np.testing.assert_array_equal(seen, unseen)
-
-
-def test_scoring_functions_are_called_once_per_member():
-    """They may return precomputed scores of all samples."""
-    ready = np.arange(40.0)
-    clf = SharpBalance(sharpness=lambda net, X, y: ready, **FEW).fit(X, y)
-    np.testing.assert_array_equal(clf.sharpness_, [ready, ready])
 
 
 def test_scoring_out_of_memory_raises_with_advice():

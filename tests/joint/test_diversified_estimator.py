@@ -212,25 +212,6 @@ class NoisyLoop(nn.Module):
         return self.layers(x)
 
 
-def test_result_depends_on_random_state_only():
-    X, y = table()
-    one, two, three = (
-        diversified(random_state=seed).fit(X, y).predict_proba(X) for seed in (0, 0, 1)
-    )
-    np.testing.assert_array_equal(one, two)
-    assert (one != three).any()
-
-
-def test_initial_weights_equal_those_of_a_deep_ensemble():
-    X, y = table()
-    frozen = {"lr": 1e-12, "max_epochs": 1, "random_state": 3, "device": "cpu"}
-    joint = diversified(**frozen).fit(X, y)
-    alone = DeepEnsembleClassifier(**frozen).fit(X, y)
-    np.testing.assert_allclose(
-        joint.member_predict_proba(X), alone.member_predict_proba(X), atol=1e-6
-    )
-
-
 @pytest.mark.parametrize("trunk", rest_slow([None, Trunk, Trunk()], keep=2))
 def test_warm_start_continues_from_the_fitted_weights(trunk):
     X, y = table()
@@ -330,20 +311,6 @@ def test_search_over_a_pipeline():
     pipe = make_pipeline(StandardScaler(), diversified(loss="a2d"))
     pipe.fit(X, y, diversifiedensembleclassifier__X_unlabeled=X)
     assert pipe.predict(X).shape == (120,)
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"loss": "hinge"}, "'loss' parameter"),
-        ({"pair_members": 1}, "'pair_members' parameter"),
-        ({"diversity_weight": -0.1}, "'diversity_weight' parameter"),
-    ],
-)
-def test_invalid_parameters_raise(params, message):
-    X, y = table()
-    with pytest.raises(ValueError, match=message):
-        diversified(**params).fit(X, y)
 
 
 @pytest.mark.gpu

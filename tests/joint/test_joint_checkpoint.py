@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring
 from torch.utils.data import Dataset, TensorDataset
 
@@ -259,26 +258,6 @@ def test_checkpoint_of_another_class_raises(tmp_path):
     estimator(tmp_path, max_epochs=4).fit(X, Y)
     with pytest.raises(CheckpointMismatchError, match="loss was not given and is 'sed"):
         make(tmp_path).fit(X, Y)
-
-
-def test_warm_start_resumes_only_with_the_same_weights(tmp_path):
-    clf = make(tmp_path / "a", warm_start=True, max_epochs=2).fit(X, Y)
-    with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
-        clf.fit(X, Y)
-    clf.set_params(checkpoint_dir=tmp_path / "b").fit(X, Y)
-    assert clf.n_iter_ == 2
-
-
-def test_fits_of_a_search_have_separate_folders(tmp_path, trained):
-    grid = {"diversity_weight": [0.0, 0.1]}
-    clf = make(tmp_path / "{fit}", max_epochs=2)
-    search = GridSearchCV(clf, grid, cv=2).fit(X, Y)
-    assert len(list(tmp_path.iterdir())) == 5  # two weights, two folds, one refit
-    trained.clear()
-    again = GridSearchCV(clf, grid, cv=2).fit(X, Y)
-    assert trained == []
-    scores = "split0_test_score"
-    np.testing.assert_array_equal(again.cv_results_[scores], search.cv_results_[scores])
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
+from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 from torch.nn.functional import cross_entropy
 
@@ -291,17 +291,6 @@ def test_callbacks_are_called_and_members_stop_together():
         assert 3 <= clf.n_iter_ < 50
         assert {len(history) for history in clf.history_} == {clf.n_iter_}
         assert clf.history_[0][0]["norm"] != clf.history_[0][-1]["norm"]
-
-
-def test_scoring_on_held_out_samples_is_allowed():
-    X, y = table()
-    scoring = EpochScoring("f1_macro", name="f1", lower_is_better=False)
-    stop = EarlyStopping(monitor="f1", lower_is_better=False, patience=3)
-    clf = diversified(
-        callbacks=[("f1", scoring), stop], validation_fraction=0.2, max_epochs=40
-    ).fit(X, y)
-    assert {"f1", "valid_acc", "diversity_loss"} <= set(clf.history_[0][0])
-    assert clf.n_iter_ < 40
 
 
 def test_callbacks_that_need_batches_raise():

@@ -88,11 +88,6 @@ def stored(tmp_path_factory):
     return folder
 
 
-def test_the_same_settings_are_found(stored, n_calls):
-    SharpBalance(memory=stored, **SHORT).fit(*table())
-    assert n_calls["warmup"] == 0
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -165,15 +160,6 @@ def test_averages_that_start_after_the_warm_up_share_it(tmp_path, n_calls):
         n_calls["warmup"] -= 1
 
 
-def test_search_over_flat_ratio_shares_a_warm_up_with_sam(tmp_path, n_calls):
-    X, y = table()
-    clf = SharpBalance(warmup="sam", memory=str(tmp_path), **SHORT)
-    grid = {"rho": [0.05, 0.3], "flat_ratio": [0.2, 0.5]}
-    fold = [(np.arange(0, 40), np.arange(40, 60))]
-    GridSearchCV(clf, grid, cv=fold, refit=False).fit(X, y)
-    assert n_calls == {"warmup": 2, "balanced": 4, "scores": 4}
-
-
 STEPS = {
     "sam": {},
     "asam": {"estimator__optimizer__eta": 0.1},
@@ -241,15 +227,6 @@ def test_options_per_member_have_a_separate_warm_up(tmp_path, n_calls):
     options = {**SMALL, "warmup": "sgd", "sam": "gsam", "member_params": apart}
     cached = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
     assert_same(cached, SharpBalance(**options).fit(X, y))
-
-
-def test_nothing_is_cached_without_memory(tmp_path, n_calls, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    X, y = table()
-    for _ in range(2):
-        SharpBalance(**SMALL).fit(X, y)
-    assert n_calls["warmup"] == 2
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_early_stopping_with_memory(tmp_path, n_calls):

@@ -144,15 +144,6 @@ def test_callbacks_of_scikit_learn_are_torn_down_after_an_error():
     assert witness.calls[-1] == "teardown"
 
 
-def test_progress_bars_of_scikit_learn(capsys):
-    callback = pytest.importorskip("sklearn.callback")
-    clf = SharpBalance(**SMALL).set_callbacks(callback.ProgressBar())
-    clf.fit(*table())
-    printed = capsys.readouterr().out
-    for name in ("fit", "warmup #0", "balanced #1", "member #0", "member #1"):
-        assert name in printed
-
-
 def test_scores_of_the_ensemble_after_each_phase():
     callback = pytest.importorskip("sklearn.callback")
     X, y = table()
@@ -237,26 +228,12 @@ def test_worker_processes_print_no_progress(capsys, monkeypatch):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.slow
-def test_workers_of_a_search_print_no_progress(capfd):
-    clf = SharpBalance(verbose=1, **SMALL)
-    GridSearchCV(clf, {"rho": [0.1, 0.2]}, cv=2, refit=False, n_jobs=2).fit(*table())
-    assert capfd.readouterr().out == ""
-
-
 def test_name_of_a_fit_has_the_parameters_that_change_its_result():
     clf = SharpBalance(
         rho=[0.1, 0.2], selection="all", device="cpu", estimator__module__hidden=5
     )
     expected = "SharpBalance(rho=[0.1, 0.2], selection='all', "
     assert progress.fit_name(clf) == expected + "estimator__module__hidden=5)"
-
-
-def test_verbose_1_of_a_finished_checkpoint_shows_no_bars(tmp_path, capsys):
-    clf = SharpBalance(checkpoint_dir=tmp_path, **SMALL).fit(*table())
-    clf.set_params(verbose=1).fit(*table())
-    assert capsys.readouterr() == ("", "")
-    assert clf.n_iter_ == N_EPOCHS
 
 
 @pytest.mark.filterwarnings("ignore:The fit was interrupted")

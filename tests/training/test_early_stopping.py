@@ -138,13 +138,6 @@ def test_patience_counts_accuracy_and_likelihood_breaks_ties(patience):
     assert len(clf.history_[0]) == clf.n_iter_  # so that the last epoch was kept
 
 
-def test_n_passes_counts_all_trained_epochs():
-    options = {**SMALL, "max_epochs": 40, "lr": 0.5, "early_stopping": 3}
-    clf = DeepEnsembleClassifier(**options).fit(*noise())
-    assert len(clf.history_[0]) < clf.n_iter_ < 40
-    assert gradient_passes(clf) == clf.n_passes_ == 2 * clf.n_iter_
-
-
 def test_n_passes_counts_selections_after_the_best_epoch(tmp_path):
     """The best epoch may be in the warm-up, before any selection."""
     options = {**SMALL, "max_epochs": 6, "lr": 0.5, "warmup_epochs": 3, "rho": 0.3}

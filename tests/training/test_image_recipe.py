@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import TensorDataset
@@ -18,13 +17,11 @@ from sklearn_sharpbalance import (
     ResNet18,
     SmallCNN,
     WideResNet,
-    load,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
-from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
-from sklearn_sharpbalance.exceptions import CheckpointMismatchError, InvalidInputError
-from sklearn_sharpbalance.model_selection import EnsembleSearchCV
+from sklearn_sharpbalance.evaluation import gradient_passes
+from sklearn_sharpbalance.exceptions import CheckpointMismatchError
 from sklearn_sharpbalance.networks import SmallResNet, ViTTiny
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection import AllSelector
@@ -145,11 +142,6 @@ def test_a_given_augmentation_replaces_the_default(given, expected):
     assert transform_of(uint8(3, 8, 8), train_transform=given) == expected
 
 
-def test_deep_ensembles_have_the_same_augmentation():
-    assert transform_of(uint8(3, 8, 8), DeepEnsembleClassifier) == crops(1, True)
-    assert transform_of(RNG.normal(size=(24, 5)), DeepEnsembleClassifier) == "None"
-
-
 @pytest.mark.parametrize(
     ("params", "expected"),
     [
@@ -162,12 +154,6 @@ def test_joint_training_augments_without_a_trunk(params, expected):
     X, labels = pictures(24)
     clf = DiversifiedEnsembleClassifier(**FEW, **params).fit(X, labels)
     assert clf.settings_["train_transform"] == expected
-
-
-def test_crops_of_tables_raise_if_they_are_asked_for():
-    table = RNG.normal(size=(24, 5))
-    with pytest.raises(InvalidInputError, match=r"needs images \(C, H, W\)"):
-        transform_of(table, train_transform="crop_flip")
 
 
 # The step and the epochs --------------------------------------------------------------
@@ -274,10 +260,6 @@ def test_the_number_of_images_decides(n, expected):
     assert expected.items() <= settings_in_force(prepared).items()
 
 
-def test_a_given_width_is_kept():
-    assert settings_of(uint8(3, 8, 8), estimator__module__width=4)["width"] == 4
-
-
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
 def test_passes_are_those_of_the_defaults(kind):
     X = uint8(3, 8, 8)
@@ -285,18 +267,6 @@ def test_passes_are_those_of_the_defaults(kind):
     short = kind(**NARROW)
     before = gradient_passes(short, X, y)
     assert before == gradient_passes(short.fit(X, y)) == 2 * FEW["max_epochs"]
-
-
-def test_matched_passes_are_those_of_the_default_step():
-    clf = SharpBalance(n_estimators=2, max_epochs=10, device="cpu")
-    assert match_passes(clf, 60, uint8(3, 8, 8), y) == {"max_epochs": 30}
-    assert match_passes(clf, 60, RNG.normal(size=(24, 5)), y)["max_epochs"] < 20
-    assert match_passes(clf, 60) == match_passes(clf.set_params(sam="sam"), 60)
-
-
-def test_bad_steps_raise_as_for_tables():
-    with pytest.raises(InvalidInputError, match="Unknown sam 'flat'"):
-        settings_of(uint8(3, 8, 8), sam="flat")
 
 
 # The fit ------------------------------------------------------------------------------
@@ -321,15 +291,6 @@ def test_the_parameter_stays_as_the_user_gave_it(fitted):
         assert clf.get_params()["sam"] is None
     assert repr(fitted) == repr(SharpBalance(**NARROW))
     assert f"train_transform {escape(crops(1, False))}" in fitted._repr_html_()
-
-
-def test_files_keep_the_parameter_and_the_setting(fitted, tmp_path):
-    fitted.save(tmp_path / "model")
-    loaded = load(tmp_path / "model")
-    assert loaded.get_params() == fitted.get_params()
-    assert loaded.settings_ == fitted.settings_
-    X, _ = pictures(24)
-    np.testing.assert_array_equal(loaded.predict_proba(X), fitted.predict_proba(X))
 
 
 def test_partial_fit_has_the_same_default_in_all_calls():
@@ -374,25 +335,3 @@ def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
     first.fit(X, labels)
     again = SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)
     assert torch.equal(weights(first), weights(again))
-
-
-def test_cached_phases_belong_to_the_value_in_force(tmp_path, monkeypatch):
-    X, labels = pictures(24)
-    first = SharpBalance(**NARROW, memory=str(tmp_path)).fit(X, labels)
-    monkeypatch.setattr(recipe, "SIDE_OVER_PADDING", 4)
-    second = SharpBalance(**NARROW, memory=str(tmp_path)).fit(X, labels)
-    alone = SharpBalance(**NARROW).fit(X, labels)
-    assert not torch.equal(weights(first), weights(second))
-    assert torch.equal(weights(second), weights(alone))
-
-
-def test_searches_augment_as_fits_do():
-    X, labels = pictures(24)
-    grid = {"rho": [0.1, 0.5]}
-    search = EnsembleSearchCV(SharpBalance(**NARROW), grid, cv=2).fit(X, labels)
-    usual = GridSearchCV(SharpBalance(**NARROW), grid, cv=2).fit(X, labels)
-    for name in ("split0_test_score", "split1_test_score"):
-        found = search.cv_results_[name]
-        np.testing.assert_array_equal(found, usual.cv_results_[name])
-    used = search.best_estimator_.settings_
-    assert used["train_transform"] == crops(1, False)

@@ -20,7 +20,6 @@ from skorch.dataset import Dataset, ValidSplit
 from torch import nn
 from torch.utils.data import (
     DataLoader,
-    TensorDataset,
     WeightedRandomSampler,
     default_collate,
 )
@@ -142,12 +141,6 @@ def test_two_learning_rates_raise(kind):
     for lr in (None, 0.03):
         clf = kind(configured(optimizer__lr=0.03), lr=lr, max_epochs=1).fit(X, y)
         assert clf.estimators_[0].optimizer_.param_groups[0]["initial_lr"] == 0.03
-
-
-def test_unused_settings_of_the_net_raise_with_a_dataset():
-    pairs = TensorDataset(torch.tensor(X), torch.tensor(y))
-    with pytest.raises(InvalidInputError, match="drop_last=True is not used"):
-        SharpBalance(configured(iterator_train__drop_last=True)).fit(pairs)
 
 
 def test_criterion_without_parameters_is_accepted():

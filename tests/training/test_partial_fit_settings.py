@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback, EarlyStopping, LRScheduler
+from skorch.callbacks import Callback, LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
@@ -89,23 +89,6 @@ def test_callbacks_of_a_configured_net_may_change():
     assert words(clf, callbacks=[PrintsWord("b")]) == [*"aabb"]
     assert words(clf, estimator__callbacks=[("own", PrintsWord("c"))]) == [*"bbcc"]
     assert words(clf, estimator__callbacks="disable", callbacks=None) == []
-
-
-def test_other_callbacks_change_nothing_else():
-    one = SharpBalance(**FEW, **HIDDEN).partial_fit(X, Y)
-    two = SharpBalance(**FEW, **HIDDEN, callbacks=[PrintsWord("a")]).partial_fit(X, Y)
-    for _ in range(3):
-        one.set_params(callbacks=[PrintsWord("b")]).partial_fit(X, Y)
-        two.set_params(callbacks=None).partial_fit(X, Y)
-    np.testing.assert_array_equal(one.predict_proba(X), two.predict_proba(X))
-
-
-def test_unsupported_callbacks_raise_in_any_call():
-    clf = SharpBalance(**FEW, **HIDDEN).partial_fit(X, Y)
-    stop = EarlyStopping("valid_loss")
-    check_refused(
-        clf, "monitors 'valid_loss', but no samples are held", callbacks=[stop]
-    )
 
 
 def test_scheduler_may_be_added_later():
