@@ -71,9 +71,9 @@ class AggregatedModule(nn.Module):
         self.members = nn.ModuleList(modules)
         self.rule, self.gives_proba = rule, gives_proba
         given, seen = input_format.given_shape, input_format.shape
-        is_picture = input_format.kind == "images"
-        self.adds_channel = is_picture and len(given) == 2
-        self.moves_channel = is_picture and len(given) == 3 and given != seen
+        is_image = input_format.kind == "images"
+        self.adds_channel = is_image and len(given) == 2
+        self.moves_channel = is_image and len(given) == 3 and given != seen
 
     def forward(self, X):
         """Return the probabilities of a batch."""

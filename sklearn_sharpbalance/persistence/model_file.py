@@ -178,9 +178,11 @@ def _check_names(net, entries, estimator):
 
 def _member(net, optimizer):
     state = state_of(net)
-    stored = {"module": state.module}
-    stored["optimizer"] = state.optimizer if optimizer else None
-    return stored | ({"extra": state.extra} if state.extra else {})
+    kept = state.optimizer if optimizer else None
+    stored = {"module": state.module, "optimizer": kept}
+    if state.extra:
+        stored["extra"] = state.extra
+    return stored
 
 
 def _predictor(net, nets):

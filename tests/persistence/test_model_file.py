@@ -48,7 +48,6 @@ from tests.cases import rest_slow
 from tests.training.killing import (
     assert_bitwise,
     small_data,
-    start_in_child,
     weights,
 )
 
@@ -387,19 +386,6 @@ def test_the_safetensors_package_reads_weights_and_tree(model):
     with safetensors.safe_open(path, "pt") as file:
         tree = json.loads(file.metadata()["tree"])
     assert tree["class"].endswith("SharpBalanceEnsembleClassifier")
-
-
-def test_load_works_in_a_new_process(model, tmp_path):
-    clf, path = model
-    X, _ = small_data()
-    process = start_in_child(predict_to_file, str(path), X, str(tmp_path / "proba.npy"))
-    process.join(120)
-    got = np.load(tmp_path / "proba.npy")
-    np.testing.assert_allclose(got, clf.predict_proba(X), atol=1e-12)
-
-
-def predict_to_file(path, X, target):
-    np.save(target, load(path).predict_proba(X))
 
 
 def test_save_refuses_an_object_as_attribute(tmp_path):

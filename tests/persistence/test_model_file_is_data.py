@@ -3,6 +3,7 @@
 import inspect
 import os
 import pickle
+import re
 import sys
 import warnings
 from contextlib import suppress
@@ -306,61 +307,50 @@ def test_processes_of_a_net_are_not_stored(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_parameters_of_a_users_net_come_from_the_net_that_is_passed(tmp_path):
-    X, y = small_data()
-    given = net(kind=OwnNet, scale=2.5, iterator_train__num_workers=0)
-    clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
-    clf.save(tmp_path / "model")
-    again = load(tmp_path / "model", module=given)
-    assert again.net_.scale == 2.5
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+EARLY = [("early", EarlyStopping(monitor="train_loss"))]
+OWN = net(kind=OwnNet, scale=2.5, iterator_train__num_workers=0)
+READ = {"estimator__module__weights_path": "old.pt"}
+OF_MEMBERS = [{"module__weights_path": "a.pt"}, {"module__weights_path": "b.pt"}]
+# An ensemble, what load asks for, and what it is passed.
+PASSED_AGAIN = {
+    "own net": (DeepEnsembleClassifier(OWN, **FEW), "module=...", {"module": OWN}),
+    "path": (
+        DeepEnsembleClassifier(
+            Pretrained, estimator__module__norm="batch", **READ, **FEW
+        ),
+        "module=..., estimator__module__weights_path=...",
+        {"module": Pretrained, "estimator__module__weights_path": "new.pt"},
+    ),
+    "paths of members": (
+        DeepEnsembleClassifier(Pretrained, member_params=OF_MEMBERS, **FEW),
+        "member_params=...",
+        {"module": Pretrained, "member_params": OF_MEMBERS},
+    ),
+    "options of callbacks": (
+        DeepEnsembleClassifier(
+            net(callbacks=EARLY, callbacks__early__patience=7), **FEW
+        ),
+        "estimator__callbacks__early__patience=...",
+        {"estimator__callbacks": EARLY, "estimator__callbacks__early__patience": 3},
+    ),
+}
 
 
-def test_a_path_of_weights_must_be_passed_again(tmp_path):
+@pytest.mark.parametrize("case", PASSED_AGAIN)
+def test_what_a_file_only_names_must_be_passed_again(case, tmp_path):
+    clf, asked, passed = PASSED_AGAIN[case]
     X, y = small_data()
-    options = {"estimator__module__weights_path": "old.pt", **FEW}
-    options["estimator__module__norm"] = "batch"
-    clf = DeepEnsembleClassifier(Pretrained, **options).fit(X, y)
-    clf.save(tmp_path / "model")
-    match = r"load\(path, module=..., estimator__module__weights_path=...\)"
-    with pytest.raises(InvalidInputError, match=match):
+    clf.fit(X, y).save(tmp_path / "model")
+    with pytest.raises(InvalidInputError, match=re.escape(asked)):
         load(tmp_path / "model")
     Pretrained.read.clear()
-    passed = {"estimator__module__weights_path": "new.pt"}
-    again = load(tmp_path / "model", module=Pretrained, **passed)
-    assert set(Pretrained.read) == {"new.pt"}
-    assert again.get_params()["estimator__module__norm"] == "batch"
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-
-
-def test_paths_of_members_must_be_passed_again(tmp_path):
-    names = ("a.pt", "b.pt")
-    member_params = [{"module__weights_path": name} for name in names]
-    X, y = small_data()
-    clf = DeepEnsembleClassifier(Pretrained, member_params=member_params, **FEW)
-    clf.fit(X, y).save(tmp_path / "model")
-    with pytest.raises(InvalidInputError, match=r"member_params=\.\.\."):
-        load(tmp_path / "model", module=Pretrained)
-    again = load(tmp_path / "model", module=Pretrained, member_params=member_params)
-    assert again.member_params_ == clf.member_params_
+    again = load(tmp_path / "model", **passed)
+    assert "old.pt" not in Pretrained.read
     assert vars(again).keys() == vars(clf).keys()
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-
-
-def test_options_of_callbacks_must_be_passed_again(tmp_path):
-    X, y = small_data()
-    callbacks = [("early", EarlyStopping(monitor="train_loss"))]
-    given = net(callbacks=callbacks, callbacks__early__patience=7)
-    clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
-    clf.save(tmp_path / "model")
-    with pytest.raises(
-        InvalidInputError, match="estimator__callbacks__early__patience"
-    ):
-        load(tmp_path / "model", estimator__callbacks=callbacks)
-    options = {"estimator__callbacks__early__patience": 3}
-    again = load(tmp_path / "model", estimator__callbacks=callbacks, **options)
-    assert again.estimator.callbacks__early__patience == 3
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+    params = again.get_params()
+    for name in passed.keys() & params.keys():
+        assert params[name] == passed[name]
 
 
 def test_save_refuses_a_trunk_set_after_the_fit(tmp_path):
