@@ -336,11 +336,11 @@ def _wrap_optimizer(net, sam):
 
 def _inner_groups(net):
     """Return the parameter groups with the names of weights inside a member."""
-    found = {}
-    for name, groups in net.get_params(deep=False).items():
-        if name.startswith("optimizer") and name.endswith("__param_groups"):
-            found[name] = [(p, own) for given, own in groups for p in _inside(given)]
-    return found
+    return {
+        name: [(inner, own) for given, own in groups for inner in _inside(given)]
+        for name, groups in net.get_params(deep=False).items()
+        if name.startswith("optimizer") and name.endswith("__param_groups")
+    }
 
 
 def _inside(pattern):

@@ -260,22 +260,17 @@ def _example(optimizer, options, n_dims) -> dict[str, Tensor] | None:
     None for an optimizer that the user wrote.
     """
     optimizer = getattr(optimizer, "base_optimizer", optimizer)
-    kinds = [cls for cls in type(optimizer).__mro__ if _is_of_torch(cls)]
-    if not kinds:
+    kinds = type(optimizer).__mro__[: -len(Optimizer.__mro__)]
+    kind = next((k for k in kinds if k.__module__.startswith("torch.optim")), None)
+    if kind is None:
         return None
-    accepted = inspect.signature(kinds[0]).parameters.keys() - KERNELS
+    accepted = inspect.signature(kind).parameters.keys() - KERNELS - {"params"}
     kept = optimizer.defaults | options
     weight = torch.nn.Parameter(torch.ones((2,) * max(n_dims, 1), device="cpu"))
     weight.grad = torch.ones_like(weight)
-    example = kinds[0](
-        [weight], **{k: v for k, v in kept.items() if k in accepted - {"params"}}
-    )
+    example = kind([weight], **{k: v for k, v in kept.items() if k in accepted})
     step_of(example)  # without an import of torch's compiler
     return example.state[weight]
-
-
-def _is_of_torch(cls):
-    return cls is not Optimizer and cls.__module__.startswith("torch.optim")
 
 
 def _check_entries(entries, weight, example, number):

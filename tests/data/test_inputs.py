@@ -174,18 +174,6 @@ def test_statistics_are_weighted(layout):
     np.testing.assert_allclose(module.scale.flatten(), scale, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
-)
-def test_weights_are_repeated_samples_in_full_batches(kind):
-    X, y = table()
-    weight = np.random.default_rng(0).integers(0, 4, N)
-    options = {**TABLE, "batch_size": 1000, "max_epochs": 8}
-    one = kind(**options).fit(X, y, sample_weight=weight)
-    other = kind(**options).fit(np.repeat(X, weight, axis=0), np.repeat(y, weight))
-    np.testing.assert_allclose(one.predict_proba(X), other.predict_proba(X), atol=1e-5)
-
-
 # Labels -----------------------------------------------------------------------------
 
 LABELS = {

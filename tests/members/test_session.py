@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
+from skorch.callbacks import Callback, EarlyStopping, LRScheduler
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
@@ -277,14 +277,6 @@ def test_held_out_sample_without_prediction_counts_as_wrong(weight):
     assert row["valid_acc"] == pytest.approx(plain["valid_acc"] * 25 / (25 + weight))
     if weight == 0:
         assert row["valid_loss"] == pytest.approx(plain["valid_loss"], rel=1e-5)
-
-
-def test_epoch_scoring_of_skorch_uses_held_out_samples():
-    scoring = EpochScoring("accuracy", name="mine", lower_is_better=False)
-    data = table(held_out=25)
-    state = train(make_net([("mine", scoring)]), data)
-    for row in state.history:
-        assert row["mine"] == pytest.approx(row["valid_acc"])
 
 
 def test_callbacks_of_the_user_are_not_changed():

@@ -1,22 +1,18 @@
 """The optimizers inside a plain skorch net."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance.optim import OPTIMIZERS, SAM
+from sklearn_sharpbalance.optim import OPTIMIZERS
 from tests.optim.reference import (
     OPTIONS,
     NaiveBase,
     NaiveSAM,
     loss_of,
     problem,
-    same,
 )
 
 
@@ -81,22 +77,4 @@ def test_fit_equals_naive_loops(method):
     # skorch reports the loss at the unperturbed weights
     assert net.history[:, "train_loss"] == pytest.approx(
         [np.mean(losses[:3]), np.mean(losses[3:])], rel=1e-4
-    )
-
-
-def test_schedule_and_resume_from_a_pickle():
-    start, X, y = data()
-    kwargs = {
-        "lr": 0.1,
-        "max_epochs": 2,
-        "optimizer__momentum": 0.9,
-        "callbacks": [LRScheduler("StepLR", step_size=1, gamma=0.5)],
-    }
-    whole = make_net(start, **kwargs).partial_fit(X, y).partial_fit(X, y)
-    half = make_net(start, **kwargs).partial_fit(X, y)
-    resumed = pickle.loads(pickle.dumps(half)).partial_fit(X, y)
-    assert isinstance(resumed.optimizer_, SAM)
-    assert same(
-        [p.detach() for p in resumed.module_.parameters()],
-        [p.detach() for p in whole.module_.parameters()],
     )
