@@ -14,19 +14,6 @@ from sklearn_sharpbalance.evaluation._resampling import (
 from sklearn_sharpbalance.metrics._checks import as_float
 from sklearn_sharpbalance.metrics._outputs import Outputs
 
-__all__ = [
-    "METRICS",
-    "PARTS",
-    "Key",
-    "Measured",
-    "Metric",
-    "Run",
-    "SampleNumbers",
-    "as_run",
-    "measure_predictions",
-    "weighted_means",
-]
-
 PARTS = ("members", "ensemble")
 
 

@@ -10,14 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-__all__ = [
-    "Draws",
-    "interval",
-    "weighted_aurc",
-    "weighted_auroc",
-    "weighted_ece",
-]
-
 KeyType = TypeVar("KeyType", bound=Hashable)
 
 # Counts in one block: a block and its temporaries then take some hundred megabytes.

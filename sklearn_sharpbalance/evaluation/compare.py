@@ -36,7 +36,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import last_step
 
-__all__ = ["as_seeds", "clone_with_seed", "compare", "take"]
+__all__ = ["compare"]
 
 
 @undefined_once()
@@ -125,7 +125,7 @@ def compare(
     for name in fit_params:
         check_choice("name in fit_params", name, named)
     if study.has_corruptions:
-        check_arrays(X, "Corrupting samples")
+        check_arrays(X)
         check_corruptions(X, study.corruptions, study.severities)
     _check_ood(as_ood_sets(study.ood, X), X, named)
     seeds = as_seeds(seeds, study.random_state)

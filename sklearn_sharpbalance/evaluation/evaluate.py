@@ -43,14 +43,7 @@ from sklearn_sharpbalance.metrics._tradeoff import (
     mean_sharpness,
 )
 
-__all__ = [
-    "Study",
-    "as_methods",
-    "as_seed",
-    "evaluate",
-    "make_report",
-    "measure_runs",
-]
+__all__ = ["evaluate"]
 
 SHARPNESS_STREAM = 10_000
 

@@ -140,7 +140,7 @@ def predict_corrupted(
     random_state: Any,
 ) -> list[list[MeasuredSet]]:
     """Return the corrupted sets of each estimator; all of them share the samples."""
-    check_arrays(X, "Corrupting samples")
+    check_arrays(X)
     sets = corrupted_sets(
         X,
         y,
@@ -218,11 +218,12 @@ def _add(parts: Iterable[Mapping[Key, np.ndarray]]) -> dict[Key, np.ndarray]:
     return total
 
 
-def check_arrays(X: Any, what: str) -> None:
+def check_arrays(X: Any) -> None:
     """Raise if the samples are not an array or a DataFrame."""
     if isinstance(X, Mapping | Dataset):
         raise InvalidInputError(
-            f"{what} works on arrays and DataFrames, got {type(X).__name__}."
+            "Corrupting samples works on arrays and DataFrames, got "
+            f"{type(X).__name__}."
         )
 
 

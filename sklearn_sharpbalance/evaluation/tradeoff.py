@@ -1,6 +1,6 @@
 """A parameter study: sharpness and diversity as functions of rho and others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import product
 from typing import Any
@@ -173,11 +173,6 @@ def tradeoff_curve(
     curve : TradeoffCurve
         Its numbers with ``to_frame()``; ``plot()`` draws a figure.
 
-    References
-    ----------
-    .. [1] H. Lu et al. (2024). Sharpness-diversity tradeoff: improving flat ensembles
-       with SharpBalance. NeurIPS. Figures 1c, 3, 4 and 5.
-
     Examples
     --------
     >>> from sklearn.datasets import load_iris
@@ -246,13 +241,13 @@ def _name_of_rho(estimator: Any) -> str:
 def _as_grid(rho: Any, other: Mapping[str, Any], rho_name: str) -> dict[str, list]:
     """Return the values of each parameter, or raise if they cannot be trained with."""
     for name in other:
-        is_seed = name.rpartition("__")[2] == "random_state"
-        if is_seed or name in ("rho", rho_name):
-            instead = "seeds" if is_seed else "rho"
-            raise InvalidInputError(f"other varies {name!r}. Pass {instead}= instead.")
+        if name in ("rho", rho_name) or name.endswith("random_state"):
+            raise InvalidInputError(
+                f"other varies {name!r}. Pass rho= or seeds= instead."
+            )
     grid = {}
     for name, values in {"rho": rho, **other}.items():
-        is_sequence = isinstance(values, Iterable) and not isinstance(values, str)
+        is_sequence = np.iterable(values) and not isinstance(values, str)
         grid[name] = list(values) if is_sequence else []
         if not grid[name]:
             raise InvalidInputError(

@@ -53,8 +53,6 @@ class CorruptionDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import CorruptionDisplay
     >>> display = CorruptionDisplay([[0.9, 0.7], [0.92, 0.8]], names=["SGD", "SAM"])
     >>> len(display.plot().lines_)

@@ -58,8 +58,6 @@ class TrainingHistoryDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import TrainingHistoryDisplay
     >>> epochs = [{"train_loss": 2.0}, {"train_loss": 1.0}]
     >>> display = TrainingHistoryDisplay.from_history([epochs, epochs])

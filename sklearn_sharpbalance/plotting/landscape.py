@@ -83,8 +83,6 @@ class LossLandscapeDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import LossLandscapeDisplay
     >>> display = LossLandscapeDisplay([1.0, 0.0, 1.0], [-1, 0, 1]).plot()
     >>> display.ax_.get_ylabel()

@@ -58,8 +58,6 @@ class SubsetOverlapDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import SubsetOverlapDisplay, subset_overlap
     >>> overlap = subset_overlap([[True, True, False], [False, True, True]])
     >>> SubsetOverlapDisplay(overlap).plot().text_[0, 1].get_text()

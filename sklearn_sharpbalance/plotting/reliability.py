@@ -58,8 +58,6 @@ class ReliabilityDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import ReliabilityDisplay
     >>> proba = [[0.5, 0.5]] * 20 + [[0.75, 0.25]] * 20
     >>> ReliabilityDisplay.from_predictions([0] * 40, proba).ece

@@ -40,8 +40,6 @@ class SearchDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import SearchDisplay
     >>> scores = [[0.90, 0.93], [0.91, 0.89]]
     >>> display = SearchDisplay(scores, [0.2, 0.4], [0.02, 0.1], best=(0, 1)).plot()

@@ -66,8 +66,6 @@ class EnsembleSizeDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import EnsembleSizeDisplay
     >>> probas = [[[0.9, 0.1], [0.6, 0.4]], [[0.8, 0.2], [0.3, 0.7]]]
     >>> display = EnsembleSizeDisplay.from_predictions([0, 1], probas)

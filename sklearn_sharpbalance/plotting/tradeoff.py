@@ -73,8 +73,6 @@ class TradeoffDisplay(Display):
 
     Examples
     --------
-    >>> import matplotlib
-    >>> matplotlib.use("Agg")
     >>> from sklearn_sharpbalance.plotting import TradeoffDisplay
     >>> display = TradeoffDisplay([1.0, 2.0, 3.0], [0.4, 0.5, 0.6]).plot()
     >>> round(display.fits_["all"].slope, 6)

@@ -226,15 +226,6 @@ def test_corruptions_may_be_one_name_or_true(images, kinds, n_kinds):
     pd.testing.assert_frame_equal(found, alone)
 
 
-def test_functions_are_named_in_the_result(images):
-    def darken(images, severity, rng, by=2):
-        return images // by
-
-    kinds = [partial(darken, by=4), "fog"]
-    result = corruption_accuracy(Bright(), *images, corruptions=kinds, severities=[1])
-    assert result.index.unique("kind").tolist() == ["darken", "fog"]
-
-
 def test_samples_that_cannot_be_corrupted_raise(images):
     X, y = images
     with pytest.raises(InvalidInputError, match="arrays and DataFrames, got dict"):

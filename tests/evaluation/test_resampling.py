@@ -11,9 +11,7 @@ from sklearn_sharpbalance.evaluation._measures import Key, measure_predictions
 from sklearn_sharpbalance.evaluation._resampling import (
     Draws,
     interval,
-    weighted_aurc,
     weighted_auroc,
-    weighted_ece,
 )
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from tests.evaluation.fake import Fake, made_up
@@ -108,26 +106,6 @@ def test_intervals_cover_the_true_mean():
         covered += low <= 0.8 <= high
     # Three standard errors around 0.94: percentile intervals are slightly too short.
     assert 0.90 <= covered / 300 <= 0.98
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10**6), st.integers(2, 40), st.booleans())
-def test_weighted_statistics_equal_the_metrics(seed, n, tied):
-    rng = np.random.default_rng(seed)
-    proba = rng.dirichlet(np.ones(3), size=n)
-    if tied:
-        proba = rng.multinomial(4, proba) / 4
-    y = rng.integers(3, size=n)
-    counts = rng.multinomial(n, np.full(n, 1 / n), size=4).astype(float)
-    confidence, right = proba.max(1), proba.argmax(1) == y
-    for b, row in enumerate(counts):
-        at = drawn_rows(row)
-        ece = metrics.expected_calibration_error(y[at], proba[at])
-        aurc = risk_coverage(y[at], proba[at])
-        assert weighted_ece(counts, confidence, right)[b] == pytest.approx(ece)
-        assert weighted_aurc(counts, confidence, right)[b] == pytest.approx(
-            aurc, abs=1e-12
-        )
 
 
 @settings(max_examples=30, deadline=None)

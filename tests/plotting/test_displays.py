@@ -12,10 +12,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import torch
-from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import GridSearchCV
+from sklearn.svm import SVC
 
 import sklearn_sharpbalance.plotting as plotting
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
@@ -33,24 +33,7 @@ from sklearn_sharpbalance.plotting import (
 from tests.cases import rest_slow
 from tests.plotting.made_up import PROBAS, Y, spread
 
-
-def search():
-    """A search that was fitted, without a fit."""
-    fitted = GridSearchCV(DummyClassifier(), {})
-    radii, ratios = np.meshgrid([0.02, 0.1], [0.2, 0.4, 0.6])
-    scores = 0.9 + 0.01 * np.arange(6)
-    fitted.cv_results_ = {
-        "param_rho": radii.ravel(),
-        "param_flat_ratio": ratios.ravel(),
-        "mean_test_score": scores,
-        "std_test_score": np.full(6, 0.01),
-        "split0_test_score": scores - 0.01,
-        "split1_test_score": scores + 0.01,
-    }
-    fitted.best_index_ = 5
-    return fitted
-
-
+SEARCH = GridSearchCV(SVC(), {"C": [1, 9], "gamma": [0.1, 1]}, cv=2).fit(PROBAS[0], Y)
 # Each constructor of each display, as a function of ensemble, data and plot options.
 BUILDERS = {
     "TradeoffDisplay.from_estimator": lambda e, d, show: show(
@@ -70,7 +53,7 @@ BUILDERS = {
     "LossLandscapeDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.y, n_dims=2, n_points=3
     ),
-    "SearchDisplay.from_estimator": lambda e, d, show: show(search()),
+    "SearchDisplay.from_estimator": lambda e, d, show: show(SEARCH, x="C", y="gamma"),
     "TrainingHistoryDisplay.from_estimator": lambda e, d, show: show(e),
     "TrainingHistoryDisplay.from_history": lambda e, d, show: show(
         [{"train_loss": [2.0, 1.0]}]

@@ -70,17 +70,6 @@ def test_weights_do_not_change(normed, digits, members, n_dims):
         assert_same_state(net, was)
 
 
-def test_loss_at_zero_is_that_of_the_member(ensemble, digits):
-    display = LossLandscapeDisplay.from_estimator(
-        ensemble, digits.X, digits.y, members=1, n_points=5, random_state=0
-    )
-    expected = loss_of(
-        ensemble.estimators_[1].module_, digits.X, codes(ensemble, digits.y)
-    )
-    assert display.x[2] == 0
-    assert display.loss[2] == pytest.approx(expected, rel=1e-5)
-
-
 def test_slice_equals_losses_of_changed_copies(ensemble, digits):
     rng = np.random.default_rng(3)
     net, y = ensemble.estimators_[0], codes(ensemble, digits.y)
