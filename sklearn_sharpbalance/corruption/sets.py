@@ -235,6 +235,11 @@ def _as_kinds(corruptions: Any) -> Any:
     if corruptions is True or (isinstance(corruptions, str) and corruptions == "all"):
         return None
     alone = isinstance(corruptions, str) or callable(corruptions)
+    if not alone and not isinstance(corruptions, Iterable):
+        raise InvalidInputError(
+            "corruptions must be True, a name, a function, a list of them or a mapping "
+            f"of sets, got {corruptions!r}."
+        )
     kinds = list(dict.fromkeys([corruptions] if alone else corruptions))
     names = [kind_name(kind) for kind in kinds]
     twice = sorted({name for name in names if names.count(name) > 1})

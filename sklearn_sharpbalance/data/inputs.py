@@ -181,8 +181,8 @@ def check_unmasked(values: Any, name: str) -> None:
     if np.ma.is_masked(values):
         raise InvalidInputError(
             f"{name} is a masked array with {np.ma.count_masked(values)} masked "
-            "values. Fill them, or pass a pandas.DataFrame(X.astype(float).filled("
-            "numpy.nan)), in which missing values are imputed."
+            "values. Fill them. To impute missing values of X, pass a "
+            "pandas.DataFrame(X.astype(float).filled(numpy.nan))."
         )
 
 

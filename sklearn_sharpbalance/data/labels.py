@@ -58,6 +58,8 @@ def check_y(X, y, classes=None):
         )
     _check_missing(y)
     try:
+        if _has_text_and_others(y):
+            raise TypeError("text and other labels have no common order")
         check_classification_targets(y)
         found, codes = np.unique(y, return_inverse=True)
     except TypeError as error:
@@ -86,6 +88,8 @@ def _as_labels(y):
     """Return y as an array of shape (N,); raise on several labels per sample."""
     y = as_array(y) if torch.is_tensor(y) else y
     check_unmasked(y, "y")
+    if isinstance(y, list | tuple) and _has_text_and_others(y):
+        y = np.array(y, dtype=object)  # numpy would turn numbers into text
     try:
         return column_or_1d(y, warn=True)
     except (TypeError, ValueError) as error:
@@ -95,6 +99,10 @@ def _as_labels(y):
             "sklearn.multioutput.MultiOutputClassifier(ensemble). For one-hot rows "
             "pass y.argmax(axis=1)."
         ) from error
+
+
+def _has_text_and_others(labels):
+    return len({isinstance(label, str) for label in labels}) > 1
 
 
 def _check_missing(y):
@@ -124,6 +132,7 @@ def check_weights(classes, codes, sample_weight, class_weight):
         return None
     if torch.is_tensor(sample_weight):
         sample_weight = to_array(sample_weight.cpu().double())
+    check_unmasked(sample_weight, "sample_weight")
     weight = check_sample_weight(sample_weight, codes)
     if isinstance(class_weight, Mapping):
         _check_class_weight(class_weight)

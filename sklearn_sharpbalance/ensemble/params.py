@@ -1,5 +1,6 @@
 """Parameters: nested ones such as ``sharpness__chunk_size``, and their checks."""
 
+import re
 from os import PathLike
 from typing import Any
 
@@ -14,6 +15,8 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.net import check_names, with_objects
 
 __all__ = ["NestedParamsMixin", "check_params"]
+
+FIELD = re.compile(r"\{[A-Za-z_]*\}")  # to be filled in, in the name of a folder
 
 
 class NestedParamsMixin(BaseEstimator):
@@ -171,4 +174,10 @@ def _check_folder(name, folder):
         raise InvalidInputError(
             f"{name}={folder!r} is not the name of a folder. Pass a folder, '.' for "
             "the current one, or None to write nothing."
+        )
+    found = FIELD.search(str(folder).replace("{fit}", ""))
+    if name == "checkpoint_dir" and found:
+        raise InvalidInputError(
+            f"{name}={folder!r} has {found[0]}, but only {{fit}} is replaced, by a "
+            "digest of data and parameters. Use {fit}, or remove the braces."
         )

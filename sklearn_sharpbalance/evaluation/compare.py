@@ -121,7 +121,13 @@ def compare(
         n_bootstrap=n_bootstrap,
         random_state=as_seed(random_state),
     )
-    fit_params = fit_params or {}
+    fit_params = {} if fit_params is None else fit_params
+    is_nested = isinstance(fit_params, Mapping)
+    if not is_nested or not all(isinstance(v, Mapping) for v in fit_params.values()):
+        raise InvalidInputError(
+            "fit_params must map names of methods to the arguments of their fit, got "
+            f"{fit_params!r}."
+        )
     for name in fit_params:
         check_choice("name in fit_params", name, named)
     if study.has_corruptions:

@@ -1,6 +1,7 @@
 """Count gradient passes of a training, and match those of another one."""
 
 import warnings
+from bisect import bisect_left
 from numbers import Integral
 from typing import Any, NamedTuple
 
@@ -9,6 +10,7 @@ from sklearn.base import clone
 from sklearn.pipeline import Pipeline
 from skorch import NeuralNetClassifier
 
+from sklearn_sharpbalance._validation import POSITIVE, check_numbers
 from sklearn_sharpbalance.ensemble import DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -98,11 +100,14 @@ def match_passes(estimator, passes, X=None, y=None):
     >>> match_passes(sam, 150)
     {'max_epochs': 25}
     """
+    check_numbers(POSITIVE, passes=passes)
     ensemble = _ensemble_of(estimator)
     cost = _Cost.of(ensemble, _params_of_fit(estimator, X, y))
     # An epoch of a member costs at least 1, so that no more epochs can be nearest.
-    most = max(1, int(np.ceil(passes / cost.n_members)))
-    n_epochs = min(range(1, most + 1), key=lambda n: abs(cost.passes(n) - passes))
+    epochs = range(1, int(np.ceil(passes / cost.n_members)) + 1)
+    first = bisect_left(epochs, passes, key=cost.passes)  # with that many passes
+    nearest = epochs[max(first - 1, 0) : first + 1]
+    n_epochs = min(nearest, key=lambda n: abs(cost.passes(n) - passes))
     params = {"max_epochs": n_epochs}
     if cost.is_warmup_count:
         params["warmup_epochs"] = cost.n_warmup(n_epochs)

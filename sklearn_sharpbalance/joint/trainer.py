@@ -62,7 +62,13 @@ class JointTrainer:
         self.objective, self.pair_members, self.team = objective, pair_members, team
 
     def check(self) -> None:
-        """Raise if a callback needs more than the start and the end of epochs."""
+        """Raise for members that do not exist, and callbacks that are not called."""
+        n_members = len(self.seeds.members)
+        if self.pair_members is not None and self.pair_members > max(2, n_members):
+            raise InvalidInputError(
+                f"pair_members={self.pair_members} is more than the {n_members} "
+                "members. Pass at most n_estimators, or None for all members."
+            )
         reason = callback_refusal(self.net)
         if reason is not None:
             raise InvalidInputError(
@@ -237,6 +243,7 @@ class _Labeled(Dataset):
 
 
 def _layout(X, fmt):
-    if fmt.kind == "dict":
-        return f"a dictionary of {sorted(X)}"
+    if isinstance(X, dict):
+        kind = "DataFrame" if fmt.kind == "frame" else "dictionary"
+        return f"a {kind} of {sorted(X)}"
     return f"samples of shape {fmt.given_shape}"

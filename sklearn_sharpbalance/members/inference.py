@@ -8,7 +8,11 @@ import torch
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff import is_out_of_memory
 from sklearn_sharpbalance.data.training_data import DeviceData, near_device
-from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
+from sklearn_sharpbalance.exceptions import (
+    DivergenceError,
+    InvalidInputError,
+    SharpBalanceError,
+)
 from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
@@ -41,6 +45,7 @@ def check_module(net, state, data, n_classes):
                 ) from error
     _check_output(output, name, len(rows), n_classes)
     _check_scale(net, output, name)
+    _check_loss(net, output)
     _check_training(net, x, name, n_classes)
 
 
@@ -103,6 +108,25 @@ def _check_scale(net, output, name):
             f"{type(net.criterion_).__name__} takes logits. Remove the softmax at its "
             "end."
         )
+
+
+def _check_loss(net, output):
+    """Raise if the criterion does not take logits and class codes."""
+    n_samples = output.shape[1] + 1  # no broadcasting of codes to logits
+    codes = torch.arange(n_samples, device=output.device) % output.shape[1]
+    logits = output[:1].expand(n_samples, -1)
+    try:
+        with torch.no_grad(), random_stream(net.device):
+            net.get_loss(logits, codes, training=True)
+    except SharpBalanceError:
+        raise
+    except Exception as error:
+        raise InvalidInputError(
+            f"The criterion {type(net.criterion_).__name__} does not take logits of "
+            f"shape {tuple(logits.shape)} and {n_samples} class codes: "
+            f"{in_a_sentence(error)}. Use a loss for classes, such as "
+            "torch.nn.CrossEntropyLoss."
+        ) from error
 
 
 def _check_training(net, x, name, n_classes):

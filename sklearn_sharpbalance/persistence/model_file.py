@@ -7,6 +7,7 @@ Weights and arrays are stored as safetensors, all else as JSON. What a user wrot
 
 import inspect
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,8 @@ def load_model(path, params: dict[str, Any], base: type):
 
     The user passes as ``params`` what the file could only name.
     """
+    if Path(path).is_dir():
+        raise ModelFileError(f"{path} is a folder. Pass the file that save wrote.")
     with own_torch_modes():
         tree = read_archive(path, "model", SPECIAL_TAGS)
     try:

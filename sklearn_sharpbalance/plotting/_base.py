@@ -119,6 +119,8 @@ def tidy(ax: Any, grid: str | None = None) -> None:
 
 def named(values: Any, kind: str) -> dict[str, Any]:
     """Return a single item, a sequence or a mapping as a mapping of names."""
+    if isinstance(values, Mapping | list | tuple) and not values:
+        raise InvalidInputError(f"There is no {kind.lower()} to plot, got {values!r}.")
     if isinstance(values, Mapping):
         return dict(values)
     values = list(values) if isinstance(values, (list, tuple)) else [values]

@@ -1,6 +1,7 @@
 """Devices, the precision of passes on them, memory formats and CUDA graphs."""
 
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 from torch.nn.parameter import is_lazy
 
 from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.runtime.rng import holding_process_state
 
 __all__ = [
@@ -67,6 +68,13 @@ def resolve_devices(device):
 
 def resolve_precision(precision, device, fmt):
     """Return the precision of passes; "auto" is "bf16" for images on a GPU."""
+    if precision == "fp16" and torch.device(device).type == "cpu":
+        warnings.warn(
+            "precision='fp16' on a CPU can be 40 times slower than float32. Use "
+            "'float32' or 'bf16' there.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
     if precision != "auto":
         return precision
     on_gpu = torch.device(device).type == "cuda"

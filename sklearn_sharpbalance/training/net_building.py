@@ -273,6 +273,12 @@ def _data_problem(net, params):
 
 def _loader_problem(net, params):
     for name in ("iterator_train", "iterator_valid"):
+        workers: Any = net.get_params_for(name).get("num_workers", 0)
+        if not isinstance(workers, Integral) or workers < 0:
+            return (
+                f"{name}__num_workers must be a number of processes, 0 or more, got "
+                f"{workers!r}."
+            )
         if net.get_params_for(name).get("collate_fn") is not None:
             return (
                 f"{name}__collate_fn is not used: shapes, labels, statistics and "

@@ -82,6 +82,8 @@ def test_masked_arrays_raise():
     for refused in (clf.fit, lambda X, y: clf.predict(X)):
         with pytest.raises(InvalidInputError, match="X is a masked array"):
             refused(masked((N, 3), 4), Y)
+    with pytest.raises(InvalidInputError, match="sample_weight is a masked array"):
+        clf.fit(X, Y, sample_weight=masked((N, 1), 4)[:, 0])
     with pytest.raises(InvalidInputError, match="y is a masked array"):
         clf.fit(X, np.ma.masked_equal(Y, 1))
 

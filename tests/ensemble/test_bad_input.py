@@ -11,16 +11,20 @@ import polars as pl
 import pytest
 import scipy.sparse
 import torch
+from sklearn.model_selection import GridSearchCV
 from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
-from sklearn_sharpbalance import MLP, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import MLP, DiversifiedEnsembleClassifier, load
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.evaluation import compare, evaluate, match_passes
 from sklearn_sharpbalance.exceptions import (
     DivergenceError,
     InvalidInputError,
 )
+from sklearn_sharpbalance.plotting import SearchDisplay, TradeoffDisplay
+from sklearn_sharpbalance.theory import sam_diversity
 from tests.cases import rest_slow
 
 FEW = {
@@ -122,10 +126,16 @@ PICTURES = RNG.integers(0, 255, (12, 8, 8, 3), dtype=np.uint8)
 
 def fit_joint(loss="a2d", **params):
     X_unlabeled = params.pop("X_unlabeled", None)
+    params_X = params.pop("X", X)
     clf = DiversifiedEnsembleClassifier(**{**FEW, "loss": loss, **params})
-    return clf.fit(X, Y, X_unlabeled=X_unlabeled)
+    return clf.fit(params_X, Y, X_unlabeled=X_unlabeled)
 
 
+def searched():
+    return GridSearchCV(SharpBalance(**FEW), {"rho": [0.05]}, cv=2).fit(X, Y)
+
+
+MIXED = pd.DataFrame(X).assign(**{"4": "x"}).rename(columns=int)
 ONE_HOT = np.eye(3, dtype=int)[Y]
 MISSING = [
     pd.Series(["a", "b", pd.NA] * 10, dtype="string"),
@@ -172,6 +182,10 @@ BAD_SETTINGS = [
     ("estimator__module__width", 3),
     ("sharpness__chunk", 3),
     ("early_stopping", True),
+    ("checkpoint_dir", "x/{foo}"),
+    ("estimator__criterion", nn.MSELoss),
+    ("estimator__criterion", nn.CTCLoss),
+    ("estimator__iterator_train__num_workers", -1),
     ("validation_fraction", 1.0),
     ("validation_fraction", 0.05),
     ("aggregation", "temperature"),
@@ -228,6 +242,8 @@ BAD_INPUT = {
         lambda: fit(X, np.array(["a", 1] * 15, dtype=object)),
         "y contains labels of",
     ),
+    "y_mixed_list": (lambda: fit(X, [1, "a"] * 15), "y contains labels of"),
+    "y_nan_in_text": (lambda: fit(X, [np.nan, "a"] * 15), "Labels are missing"),
     "y_bytes": (
         lambda: fit(X, np.array([b"a", b"b", b"c"])[Y]),
         "y contains labels of type",
@@ -319,6 +335,14 @@ BAD_INPUT = {
         lambda: fit_joint("sed", pair_members=1),
         "'pair_members' parameter",
     ),
+    "joint_more_pairs": (
+        lambda: fit_joint("sed", pair_members=9),
+        "pair_members=9 is more than the 2 members",
+    ),
+    "joint_unlabeled_columns": (
+        lambda: fit_joint(X=MIXED, X_unlabeled=MIXED.rename(columns={1: 7})),
+        "X_unlabeled is a DataFrame of ['0', '2', '3', '4', '7']",
+    ),
     "joint_unlabeled_nan": (
         lambda: fit_joint(X_unlabeled=changed(np.nan)),
         "contains NaN",
@@ -327,6 +351,32 @@ BAD_INPUT = {
     "joint_devices": (
         lambda: fit_joint("sed", device=["cpu", "cpu"]),
         "one device, but got",
+    ),
+    "load_folder": (lambda: load("."), ". is a folder"),
+    "display_of_nothing": (
+        lambda: TradeoffDisplay.from_estimator([], X, Y),
+        "There is no ensemble to plot",
+    ),
+    "display_of_one_parameter": (
+        lambda: SearchDisplay.from_estimator(searched()),
+        "is not the name of one parameter of the search",
+    ),
+    "passes_below_zero": (lambda: match_passes(SharpBalance(), -1), "passes must be"),
+    "fit_params_number": (
+        lambda: compare({"a": SharpBalance()}, X, Y, fit_params=5),
+        "fit_params must map",
+    ),
+    "fit_params_flat": (
+        lambda: compare({"a": SharpBalance()}, X, Y, fit_params={"a": 5}),
+        "fit_params must map",
+    ),
+    "corruptions_number": (
+        lambda: evaluate(fitted(), X, Y, corruptions=5),
+        "corruptions must be",
+    ),
+    "theory_steps": (
+        lambda: sam_diversity(10**6, eta=0.1, rho=0.1, n=30, d=10),
+        "k",
     ),
     "not_fitted": (lambda: SharpBalance().predict(X), "is not fitted yet"),
     "predict_columns": (

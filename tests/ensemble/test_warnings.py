@@ -42,6 +42,7 @@ ITEMS = TensorDataset(torch.as_tensor(PICTURES), torch.as_tensor(y))
 WARNS = [
     ({}, PICTURES, "channel axis"),
     ({}, ITEMS, "channel axis"),
+    ({"precision": "fp16"}, TABLE, "fp16"),
 ]
 QUIET = [
     ({}, PICTURES[:, None]),
