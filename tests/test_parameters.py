@@ -1,7 +1,5 @@
 """The table of parameters agrees with signatures, docstrings and registries."""
 
-import inspect
-
 import pytest
 
 from sklearn_sharpbalance import (
@@ -9,7 +7,7 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance._parameters import CONSTRAINTS, PARAMETERS, names_where
+from sklearn_sharpbalance._parameters import CONSTRAINTS, PARAMETERS
 from sklearn_sharpbalance.engine.choice import ENGINES
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 
@@ -41,12 +39,3 @@ def test_docstrings_have_a_paragraph_for_each_parameter(kind):
 def test_names_of_constraints_are_those_of_the_registries():
     assert CONSTRAINTS["engine"][0].options == {"auto", *ENGINES}
     assert CONSTRAINTS["loss"][0].options == set(DIVERSITY_LOSSES)
-
-
-def test_partial_fit_lists_what_is_fixed_and_what_is_refused():
-    text = " ".join(inspect.getdoc(SharpBalanceEnsembleClassifier.partial_fit).split())
-    fixed, refused = text.split("need a whole fit")
-    for name in names_where(partial_fit="fixed"):
-        assert f"``{name}``" in fixed
-    for name in names_where(partial_fit="refused"):
-        assert f"``{name}``" in refused.split("Parameters")[0]

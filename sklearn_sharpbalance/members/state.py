@@ -275,6 +275,8 @@ def _example(optimizer, options, n_dims) -> dict[str, Tensor] | None:
 
 def _check_entries(entries, weight, example, number):
     """Raise unless the state of a weight is that of a step, or of no step."""
+    if not isinstance(entries, dict):
+        raise ValueError(f"the momentum of weight {number} is not a dictionary")
     if example is None:
         return
     entries = dict(entries)

@@ -71,6 +71,14 @@ def test_moments_of_another_shape_are_refused(case, saved):
         load(changed(path, change))
 
 
+def test_momentum_that_is_not_a_dictionary_is_refused(saved):
+    def change(tree):
+        tree["members"][0]["optimizer"]["state"][0] = []
+
+    with pytest.raises(ModelFileError, match="not a dictionary"):
+        load(changed(saved(**FUSED), change))
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("lr", "fast"), ("betas", 0.9), ("params", [0]), ("eps", None)]
 )
