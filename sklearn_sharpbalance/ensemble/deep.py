@@ -125,7 +125,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
 
     >>> from scipy.stats import loguniform
     >>> from sklearn.model_selection import ParameterSampler
-    >>> space = {"lr": loguniform(0.01, 0.3), "module__hidden": [(64,), (128, 128)]}
+    >>> rates = loguniform(0.001, 0.01)
+    >>> space = {"lr": rates, "module__hidden": [(64,), (128, 128)]}
     >>> drawn = list(ParameterSampler(space, n_iter=3, random_state=1))
     >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=drawn, random_state=0)
     >>> clf = clf.fit(X, y)

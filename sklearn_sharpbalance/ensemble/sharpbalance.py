@@ -25,15 +25,16 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Number of members.
     rho : float, sequence of float or None, default=None
         Radius of the SAM perturbation; a sequence gives one per member. None is 0.3 for
-        Momentum-SAM, up to 1 for many images of uint8, and 0.05 for the others.
+        Momentum-SAM, 0.1 on tables, up to 1 for many images of uint8, and 0.05 for the
+        others.
     flat_ratio : float, default=0.4
         Fraction of the samples that each member proposes to the others.
     sam : {"sam", "asam", "gsam", "friendly_sam", "momentum_sam", "look_sam"}, \
             optimizer class or None, default=None
         Sharpness-aware step, which wraps the member's optimizer. "momentum_sam" passes
         every sample once, "look_sam" a SAM sample 1.2 times, the others twice. None is
-        "momentum_sam" for images of uint8, networks of this package and the default
-        optimizer, otherwise "sam".
+        "momentum_sam" for tables and images of uint8, with networks of this package and
+        the default optimizer, otherwise "sam".
     warmup : {"sam", "sgd"}, default="sam"
         Whether members apply SAM to all samples or to none before the selection.
     warmup_epochs : int or float, default=0.5
@@ -57,7 +58,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is AdamW for tables, and for other data SGD with momentum
         0.9 and weight decay 5e-4, or the setting of a configured net. The defaults for
-        tables need ``estimator=None``, without ``lr`` and options of the optimizer.
+        tables need ``estimator=None``. Other optimizers of torch have their own default
+        ``lr``.
     member_params : list of dict or None, default=None
         Settings that differ between members, one dictionary per member; a
         :class:`~sklearn.model_selection.ParameterSampler` draws them. Names are those
@@ -196,9 +198,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
 
     Members of different width and learning rate:
 
-    >>> params = [{"lr": 0.1}, {"lr": 0.05}, {"module__hidden": (256,)}]
+    >>> params = [{"lr": 0.01}, {"lr": 0.001}, {"module__hidden": (256,)}]
     >>> clf.set_params(member_params=params).fit(X, y).member_params_[1]
-    {'lr': 0.05}
+    {'lr': 0.001}
     """
 
     def __init__(

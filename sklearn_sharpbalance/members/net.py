@@ -155,10 +155,18 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
         estimator,
         criterion=nn.CrossEntropyLoss,
         optimizer=optimizer,
-        **NET_DEFAULTS,
+        **(NET_DEFAULTS | {"lr": _default_rate(optimizer)}),
         **(_SGD_DEFAULTS if optimizer is torch.optim.SGD else {}),
         **{f"module__{key}": value for key, value in kwargs.items()},
     )
+
+
+def _default_rate(optimizer):
+    """Return 0.1 for SGD, and for other optimizers of torch their own default."""
+    of_torch = getattr(optimizer, "__module__", "").startswith("torch.optim")
+    if optimizer is torch.optim.SGD or not of_torch:
+        return NET_DEFAULTS["lr"]
+    return inspect.signature(optimizer).parameters["lr"].default
 
 
 def _warn_of_grey_pictures(shape):

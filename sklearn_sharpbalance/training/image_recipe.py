@@ -4,6 +4,7 @@ import math
 from functools import partial
 from typing import Any, NamedTuple
 
+import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
@@ -21,7 +22,7 @@ from sklearn_sharpbalance.networks import (
 )
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection.rules import selects_all
-from sklearn_sharpbalance.training.net_building import names_given, resolve_sam
+from sklearn_sharpbalance.training.net_building import resolve_sam
 
 __all__ = ["image_recipe", "image_schedule"]
 
@@ -74,9 +75,9 @@ def image_recipe(
     """Return parameters with the augmentation and the step for images of uint8.
 
     They apply to networks of this package, but not to ``SmallCNN``, which augmentation
-    makes less accurate. The step is Momentum-SAM if the user sets neither the optimizer
-    nor its momentum, which this step needs; for all other data, and for SAM ensembles
-    (``selection="all"``), it is SAM. ``nested`` are ``estimator__...`` parameters
+    makes less accurate. The step is Momentum-SAM if the optimizer is SGD with a
+    momentum, which this step needs; for SAM ensembles (``selection="all"``) it is SAM.
+    Other data keep None. ``nested`` are ``estimator__...`` parameters
     without their prefix; ``n_images`` is 0 if it is not known.
 
     Examples
@@ -96,8 +97,8 @@ def image_recipe(
     if isinstance(transform, str) and transform == "auto":
         chosen["train_transform"] = _augmentation(fmt) if applies else None
     sam = params["sam"]
-    if sam is None:
-        sam = chosen["sam"] = _default_step(params, nested) if applies else "sam"
+    if applies and sam is None:
+        sam = chosen["sam"] = _default_step(params, nested)
     if applies and params["rho"] is None and resolve_sam(sam) is MomentumSAM:
         chosen["rho"] = size_for(n_images).rho
     return params | chosen
@@ -146,20 +147,18 @@ def image_schedule(
     else:
         chosen = {name: getattr(fitted, name) for name in ("lr", "batch_size")}
         options = {name: getattr(fitted, name) for name in RECIPE & vars(fitted).keys()}
-    names = names_given(params, nested)
-    free = {name for name, value in params.items() if value is None} - names
+    free = {name for name, value in params.items() if value is None}
+    free -= {name.removeprefix("optimizer__") for name in nested}
     chosen = {name: value for name, value in chosen.items() if name in free}
-    options = {name: value for name, value in options.items() if name not in names}
-    return params | chosen, nested | options
+    return params | chosen, options | nested
 
 
 def _schedule(params, nested, network, n_images):
     """Return width, batch size and schedule, and the options of net and optimizer.
 
     Rate and options of the optimizer apply to convolutional networks of this package,
-    if the user does not set the optimizer. The rate is that of the batch size in force.
+    if the optimizer is SGD. The rate is that of the batch size in force.
     """
-    names = names_given(params, nested)
     size = size_for(n_images)
     chosen: dict[str, Any] = {
         "batch_size": size.batch_size,
@@ -167,14 +166,10 @@ def _schedule(params, nested, network, n_images):
         "max_epochs": n_epochs(n_images),
     }
     options = {}
-    if (
-        network in CONVOLUTIONAL
-        and params["optimizer"] is None
-        and "optimizer" not in names
-    ):
+    if network in CONVOLUTIONAL and _has_sgd(params, nested):
         given = nested.get("batch_size", params["batch_size"])
         chosen["lr"] = rate_for(size.batch_size if given is None else given)
-        options = _options(names, size)
+        options = _options(params, nested, size)
     if params["estimator"] is None and "module" not in nested:
         options["module__width"] = size.width
     return chosen, options
@@ -214,14 +209,25 @@ def rate_for(batch_size: int) -> float:
     return RATE * math.sqrt(batch_size / 512)
 
 
-def _options(names, size):
+def _options(params, nested, size):
     """Return options of optimizer and criterion that agree with those of the user."""
     options = OPTIONS | {"optimizer__weight_decay": size.weight_decay}
-    if {"optimizer__momentum", "optimizer__dampening"} & names:  # may rule it out
+    if not _has_momentum(params, nested) or "optimizer__dampening" in nested:
         del options["optimizer__nesterov"]
-    if "criterion" in names:
+    if nested.get("criterion", nn.CrossEntropyLoss) is not nn.CrossEntropyLoss:
         del options["criterion__label_smoothing"]
     return options
+
+
+def _has_sgd(params, nested):
+    return nested.get("optimizer", params["optimizer"]) in (None, torch.optim.SGD)
+
+
+def _has_momentum(params, nested):
+    """Whether all members surely have a momentum, without dampening."""
+    of_members = {name for each in params["member_params"] or [] for name in each}
+    sets_own = {"optimizer__momentum", "optimizer__dampening"} & of_members
+    return not sets_own and bool(nested.get("optimizer__momentum", True))
 
 
 def _network(params, nested, fmt):
@@ -242,7 +248,6 @@ def _network(params, nested, fmt):
 
 def _default_step(params, nested):
     """Return the name of the step for images."""
-    own = {"optimizer", "optimizer__momentum"} & names_given(params, nested)
-    if own or params["optimizer"] is not None or selects_all(params["selection"]):
-        return "sam"
-    return "momentum_sam"
+    applies = _has_sgd(params, nested) and _has_momentum(params, nested)
+    is_momentum_sam = applies and not selects_all(params["selection"])
+    return "momentum_sam" if is_momentum_sam else "sam"

@@ -35,7 +35,6 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 __all__ = [
     "base_rate",
     "build_net",
-    "names_given",
     "renewed_member",
     "renewed_net",
     "resolve_sam",
@@ -129,21 +128,6 @@ def renewed_member(net, member: MemberState) -> MemberState:
         for group, new in zip(state["param_groups"], fresh)
     ]
     return replace(member, optimizer={**state, "param_groups": groups})
-
-
-def names_given(params: dict[str, Any], nested: dict[str, Any]) -> set[str]:
-    """Return the names of the settings that the user gives to all or some members.
-
-    Examples
-    --------
-    >>> names_given({"member_params": [{"lr": 0.1}, {}]}, {"module__width": 8}) == {
-    ...     "lr", "module__width"}
-    True
-    """
-    own = params["member_params"] or []
-    members = [own] if isinstance(own, dict) else own
-    given = [each for each in (nested, *members) if isinstance(each, dict)]
-    return {name for each in given for name in each if isinstance(name, str)}
 
 
 def resolve_sam(sam):

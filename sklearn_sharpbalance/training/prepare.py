@@ -52,6 +52,7 @@ from sklearn_sharpbalance.training.plan import (
     plan_segments,
 )
 from sklearn_sharpbalance.training.progress import has_callbacks
+from sklearn_sharpbalance.training.table_recipe import table_step
 
 __all__ = [
     "Inputs",
@@ -169,6 +170,7 @@ def prepare(
     )
     n_images = len(read.data) if whole_fit else 0
     given = image_recipe(asked, asked_of_net, fmt=read.format, n_images=n_images)
+    given = table_step(given, asked_of_net, fmt=read.format)
     unlabeled = estimator._read_unlabeled(X_unlabeled, read)
     n_members = len(estimator.estimators_) if continues else given["n_estimators"]
     start = _start(

@@ -1,21 +1,51 @@
-"""Default optimizer, learning rate and number of epochs for tables."""
+"""Default step, optimizer, learning rate, batch size and epochs for tables."""
 
-import inspect
 import math
 from typing import Any
 
 import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat
-from sklearn_sharpbalance.training.net_building import names_given, resolve_sam
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.optim import MomentumSAM
+from sklearn_sharpbalance.selection.rules import selects_all
+from sklearn_sharpbalance.training.net_building import resolve_sam
 
-__all__ = ["table_recipe"]
+__all__ = ["table_recipe", "table_step"]
 
 LEARNING_RATE = 3e-3
+RHO = 0.1  # of Momentum-SAM
 WEIGHT_DECAY = (1.0, 3.0)  # decoupled: multiplied by the learning rate in each step
 DECAY_PER_COLUMN = 150.0  # times the number of columns, divided by that of rows
 EPOCHS = (20, 40)
 FEW_ROWS = 1000  # below it, more epochs
+
+
+def table_step(
+    params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat
+) -> dict[str, Any]:
+    """Return parameters with the default sharpness-aware step in place of None.
+
+    It is Momentum-SAM where :func:`table_recipe` applies. For other data, and for SAM
+    ensembles (``selection="all"``), it is SAM.
+
+    Parameters
+    ----------
+    params, nested, fmt
+        As in :func:`table_recipe`.
+
+    Returns
+    -------
+    params : dict
+    """
+    applies = _applies(params, nested, fmt)
+    sam, rho = params["sam"], params["rho"]
+    if sam is None:
+        is_plain = not applies or selects_all(params["selection"])
+        sam = "sam" if is_plain else "momentum_sam"
+    if rho is None and applies and resolve_sam(sam) is MomentumSAM:
+        rho = RHO
+    return params | {"sam": sam, "rho": rho}
 
 
 def table_recipe(
@@ -30,10 +60,9 @@ def table_recipe(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return parameters with the defaults for tables in place of None.
 
-    They apply to the default network for tables and sequences. AdamW, its learning rate
-    and its weight decay belong together: none of them is set if the user sets the
-    optimizer, the learning rate, or an option of the optimizer. Options of the
-    sharpness-aware step, such as LookSAM's ``alpha``, are not options of the optimizer.
+    They apply to the default network for tables and sequences, unless the user chooses
+    another optimizer than AdamW. Each setting that the user gives leaves the others as
+    they are.
 
     Parameters
     ----------
@@ -49,7 +78,7 @@ def table_recipe(
         Whether the number of epochs is set; False in ``partial_fit``, whose number of
         calls is not known.
     fitted : NeuralNetClassifier or None, default=None
-        Net of earlier calls, whose optimizer, rate and weight decay are kept.
+        Net of earlier calls, whose weight decay is kept.
 
     Returns
     -------
@@ -57,36 +86,44 @@ def table_recipe(
 
     Examples
     --------
-    >>> names = ("estimator", "optimizer", "lr", "max_epochs", "member_params")
-    >>> params, nested = dict.fromkeys(names), {}
+    >>> params = dict.fromkeys(("estimator", "optimizer", "lr", "max_epochs"))
     >>> table = InputFormat("table", (4,), (4,))
-    >>> params, nested = table_recipe(params, nested, table, 5000, n_classes=2)
+    >>> params, nested = table_recipe(params, {}, table, 5000, n_classes=2)
     >>> params["lr"], params["max_epochs"], nested
     (0.003, 20, {'optimizer__weight_decay': 1.0})
     """
-    shape = fmt.shape or ()
-    if params["estimator"] is not None or not 0 < len(shape) < 3:
+    if not _applies(params, nested, fmt):
         return params, nested
-    names = names_given(params, nested)
-    sets_lr = params["lr"] is not None or "lr" in names
-    of_step = _options_of_step(params.get("sam"))
-    if params["optimizer"] is not None or any(
-        name.startswith("optimizer") and name not in of_step for name in names
-    ):
-        return params, nested
-    if fitted is None and not sets_lr:
-        lr = LEARNING_RATE
-        decay = weight_decay(n_rows, math.prod(shape), n_classes)
-    elif getattr(fitted, "optimizer__base_optimizer", None) is torch.optim.AdamW:
-        lr, decay = fitted.lr, fitted.optimizer__weight_decay
-    else:
-        return params, nested
-    chosen: dict[str, Any] = {"optimizer": torch.optim.AdamW}
-    if not sets_lr:
-        chosen["lr"] = lr
-    if params["max_epochs"] is None and "max_epochs" not in nested and whole_fit:
+    _check_options(nested)
+    n_columns = math.prod(fmt.given_shape or fmt.shape)
+    chosen: dict[str, Any] = {"optimizer": torch.optim.AdamW, "lr": LEARNING_RATE}
+    decay = weight_decay(n_rows, n_columns, n_classes)
+    if whole_fit:
         chosen["max_epochs"] = n_epochs(n_rows, n_classes)
-    return params | chosen, nested | {"optimizer__weight_decay": decay}
+    decay = getattr(fitted, "optimizer__weight_decay", decay)
+    given = {name for name, value in params.items() if value is not None}
+    given |= {name.removeprefix("optimizer__") for name in nested}
+    chosen = {name: value for name, value in chosen.items() if name not in given}
+    return params | chosen, {"optimizer__weight_decay": decay} | nested
+
+
+def _applies(params, nested, fmt):
+    """Whether members have the default network for tables, and AdamW."""
+    optimizer = nested.get("optimizer", params["optimizer"])
+    is_default = params["estimator"] is None and "module" not in nested
+    is_flat = fmt.kind == "frame" or 0 < len(fmt.shape or ()) < 3
+    return is_default and is_flat and optimizer in (None, torch.optim.AdamW)
+
+
+def _check_options(nested):
+    """Raise if there are options of SGD, for AdamW as the default."""
+    for name in ("momentum", "nesterov", "dampening"):
+        if f"optimizer__{name}" in nested:
+            raise InvalidInputError(
+                f"estimator__optimizer__{name} is not an option of AdamW, the default "
+                "optimizer for tables. Pass optimizer=torch.optim.SGD too, or remove "
+                "it."
+            )
 
 
 def weight_decay(n_rows: int, n_columns: int, n_classes: int) -> float:
@@ -118,9 +155,3 @@ def n_epochs(n_rows: int, n_classes: int) -> int:
     share = min(1.0, n_rows / FEW_ROWS)
     n_needed = round(low / share**0.5) if n_classes < 3 else high
     return min(n_needed, high)
-
-
-def _options_of_step(sam):
-    """Return the names of the settings of a sharpness-aware step."""
-    options = inspect.signature(resolve_sam(sam)).parameters.keys()
-    return {f"optimizer__{name}" for name in options - {"params", "base_optimizer"}}

@@ -257,7 +257,7 @@ def with_option(engine, *args, **kwargs):
         engine=engine,
         callbacks=[SetsOption(*args, **kwargs)],
         random_state=0,
-        estimator__optimizer__nesterov=False,  # SGD in place of the default for tables
+        optimizer=torch.optim.SGD,
     )
     return clf.fit(data.X, data.y).member_predict_proba(data.X)
 

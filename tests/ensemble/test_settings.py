@@ -71,7 +71,7 @@ def test_docstrings_list_every_registered_name(kind, parameter):
 def test_settings_contain_defaults(kind):
     clf = kind(**SMALL).fit(X, y)
     is_flat = kind is SharpBalanceEnsembleClassifier
-    step = {"sam": "sam", "rho": 0.05} if is_flat else {}
+    step = {"sam": "momentum_sam", "rho": 0.1} if is_flat else {}
     assert clf.settings_ == step | {
         "lr": 0.003,
         "lr_schedule": "cosine",
@@ -137,8 +137,8 @@ def test_settings_contain_given_parameters(params, settings):
 @pytest.mark.parametrize(
     ("params", "rho"),
     [
-        ({"sam": "momentum_sam"}, 0.3),
-        ({"rho": 0.1}, 0.1),
+        ({}, 0.1),
+        ({"sam": "look_sam"}, 0.05),
         ({"rho": [0.1, 0.2]}, "0.1, 0.2"),
     ],
 )

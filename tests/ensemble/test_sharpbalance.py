@@ -157,7 +157,14 @@ def test_members_equal_those_of_a_plain_loop(selection, weighted, engine):
     X, y = table()
     weight = np.random.default_rng(1).uniform(0.2, 3, N) if weighted else None
     clf = SharpBalance(
-        selection=selection, warmup_epochs=0, rho=RHO, engine=engine, lr=LR, **SMALL
+        selection=selection,
+        sam="sam",
+        warmup_epochs=0,
+        rho=RHO,
+        engine=engine,
+        optimizer=torch.optim.SGD,
+        lr=LR,
+        **SMALL,
     ).fit(X, y, sample_weight=weight)
     for i, seed in enumerate(clf.member_seeds_):
         mask = {"none": np.zeros(N, bool), "all": np.ones(N, bool)}.get(
@@ -206,7 +213,7 @@ def test_scoring_after_every_epoch_does_not_change_the_members(engine):
 def test_scores_are_fisher_traces_after_the_warm_up():
     """Compare with a loop over samples in float64."""
     X, y = table()
-    options = {"lr_schedule": "constant", **SMALL}
+    options = {"lr_schedule": "constant", "sam": "sam", **SMALL}
     clf = SharpBalance(warmup_epochs=2, **options).fit(X, y)
     warm = SharpBalance(selection="all", **{**options, "max_epochs": 2}).fit(X, y)
     for i, net in enumerate(warm.estimators_):

@@ -108,6 +108,7 @@ def noise(n=100):
 def test_n_iter_is_the_number_of_trained_epochs(engine):
     """The maximum over members, which callbacks stop inside a segment."""
     options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.1}
+    options["optimizer"] = torch.optim.SGD
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
     clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
     clf.set_params(n_estimators=3).fit(*noise())
@@ -141,7 +142,7 @@ def test_patience_counts_accuracy_and_likelihood_breaks_ties(patience):
 def test_n_passes_counts_selections_after_the_best_epoch(tmp_path):
     """The best epoch may be in the warm-up, before any selection."""
     options = {**SMALL, "max_epochs": 6, "lr": 0.5, "warmup_epochs": 3, "rho": 0.3}
-    options |= {"n_estimators": 3, "flat_ratio": 0.2}
+    options |= {"n_estimators": 3, "flat_ratio": 0.2, "optimizer": torch.optim.SGD}
     whole = SharpBalanceEnsembleClassifier(**{**options, "early_stopping": False})
     share = whole.fit(*noise()).sam_masks_.mean(axis=1)
     want = (3 * 2 + 3 * (1 + share)).sum()
@@ -162,6 +163,7 @@ def test_epochs_of_a_shortened_history_are_counted(tmp_path, engine, patience):
     """skorch's Checkpoint loads the history of the best epoch at the end."""
     options = {**SMALL, "early_stopping": False, "max_epochs": 12, "lr": 0.5}
     options |= {"engine": engine, "rho": 0.3, "flat_ratio": 0.2}
+    options["optimizer"] = torch.optim.SGD
     stopper = [EarlyStopping("valid_loss", patience=patience)] if patience else []
     whole = SharpBalanceEnsembleClassifier(callbacks=stopper, **options).fit(*noise())
     best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
@@ -191,6 +193,7 @@ def test_restored_members_are_pruned(digits):
     """The best and the last epoch are after the pruning."""
     X, y = digits
     options = {**SMALL, "max_epochs": 20, "early_stopping": 2, "lr": 0.5}
+    options["optimizer"] = torch.optim.SGD
     clf = DeepEnsembleClassifier(prune=0.95, **options).fit(X, y)
     weights = clf.estimators_[0].module_.state_dict()
     matrices = [w for w in weights.values() if w.ndim > 1]

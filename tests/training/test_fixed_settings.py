@@ -60,7 +60,7 @@ def own_net(**params):
 
 
 def small():
-    return SharpBalance(**FEW, lr=0.1)
+    return SharpBalance(**FEW, optimizer=torch.optim.SGD, lr=0.1)
 
 
 def apart(member_params):
@@ -80,7 +80,7 @@ CHANGES = {
     "optimizer": (
         small,
         {"optimizer": torch.optim.AdamW},
-        r"settings: optimizer was torch.optim.sgd.SGD and is torch.*AdamW\. Restore",
+        r"settings: optimizer was torch.optim.sgd.SGD and is torch.*AdamW",
     ),
     "whole step": (small, {"optimizer": SAM}, r"optimizer was .*SGD and is .*\.SAM"),
     "statistics": (small, {"standardize": False}, "standardize was True and is False"),

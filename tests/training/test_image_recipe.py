@@ -193,7 +193,7 @@ NARROW_18 = {"estimator": ResNet18, "estimator__module__width": 4}
         # Other networks and samples.
         (uint8(3, 8, 8), {"estimator": SmallCNN}, TWO_PASSES),
         (uint8(3, 8, 8).astype(np.float32), {}, TWO_PASSES),
-        (RNG.normal(size=(len(y), 5)), {}, TWO_PASSES),
+        (RNG.normal(size=(len(y), 5)), {"estimator": MLP}, TWO_PASSES),
     ],
 )
 def test_step_of_images(X, params, expected):
@@ -229,7 +229,7 @@ USUAL = {"batch_size": 128, "lr": 0.1, "lr_schedule": "cosine", "weight_decay": 
         ({"estimator__criterion": nn.NLLLoss}, RECIPE | {"label_smoothing": None}),
         # The schedule only.
         ({"estimator": Own}, SCHEDULE | {"lr": 0.1, "weight_decay": 5e-4}),
-        ({"optimizer": torch.optim.AdamW}, SCHEDULE | {"lr": 0.1}),
+        ({"optimizer": torch.optim.AdamW}, SCHEDULE | {"lr": 1e-3}),
         # Nothing.
         ({"estimator": NeuralNetClassifier(SmallResNet, criterion=LOSS)}, {"lr": 0.01}),
     ],
@@ -330,7 +330,7 @@ def test_checkpoints_belong_to_the_value_in_force(fitted, tmp_path, monkeypatch)
 
 def test_checkpoints_of_tables_do_not_depend_on_the_spelling(tmp_path):
     X, labels = RNG.normal(size=(24, 5)), y
-    given = {"train_transform": None, "sam": "sam"}
+    given = {"train_transform": None, "sam": "momentum_sam", "rho": 0.1}
     first = SharpBalance(**FEW, **given, checkpoint_dir=tmp_path)
     first.fit(X, labels)
     again = SharpBalance(**FEW, checkpoint_dir=tmp_path).fit(X, labels)

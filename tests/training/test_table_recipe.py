@@ -32,12 +32,16 @@ def settings(X, y, kind=DeepEnsembleClassifier, **params):
         ({"max_epochs": 7}, {**ADAMW, "max_epochs": 7}),
         ({"estimator__max_epochs": 7}, {**ADAMW, "max_epochs": 7}),
         ({"estimator__module__hidden": (3,)}, ADAMW),
-        # A rate or an optimizer of the user brings the defaults of SGD back.
-        ({"lr": 0.02}, {**SGD, "lr": 0.02}),
-        ({"estimator__lr": 0.02}, {**SGD, "lr": 0.02}),
+        # A setting of the user leaves the others at the default of the optimizer.
+        ({"lr": 0.02}, {**ADAMW, "lr": 0.02}),
+        ({"estimator__lr": 0.02}, {**ADAMW, "lr": 0.02}),
+        ({"estimator__optimizer__lr": 0.02}, {**ADAMW, "lr": 0.02}),
+        ({"estimator__optimizer__weight_decay": 0.1}, {**ADAMW, "weight_decay": 0.1}),
+        ({"estimator__optimizer__amsgrad": True}, ADAMW),
+        ({"member_params": [{"lr": 0.1}] * 3}, ADAMW),
         ({"optimizer": torch.optim.SGD}, SGD),
-        ({"estimator__optimizer__weight_decay": 0.1}, {**SGD, "weight_decay": 0.1}),
-        ({"member_params": [{"lr": 0.1}] * 3}, {"optimizer": "SGD"}),
+        ({"estimator__optimizer": torch.optim.SGD, "lr": 0.2}, {**SGD, "lr": 0.2}),
+        ({"optimizer": torch.optim.Adam}, {"lr": 1e-3, "weight_decay": 0.0}),
         ({"estimator": MLP}, SGD),
     ],
 )
@@ -45,11 +49,19 @@ def test_user_settings_replace_the_defaults(params, expected):
     assert expected.items() <= settings(X, y, **params).items()
 
 
-def test_options_of_the_sharpness_aware_step_keep_the_defaults():
-    params = {"sam": "look_sam", "estimator__optimizer__alpha": 0.2}
-    assert ADAMW.items() <= settings(X, y, SharpBalance, **params).items()
-    params = {"estimator__optimizer__weight_decay": 0.1, **params}
-    assert settings(X, y, SharpBalance, **params)["optimizer"] == "SGD"
+@pytest.mark.parametrize(
+    ("params", "sam", "rho"),
+    [
+        ({}, "momentum_sam", 0.1),
+        ({"rho": 0.3}, "momentum_sam", 0.3),
+        ({"sam": "look_sam", "estimator__optimizer__alpha": 0.2}, "look_sam", 0.05),
+        ({"selection": "all"}, "sam", 0.05),
+        ({"optimizer": torch.optim.SGD}, "sam", 0.05),
+    ],
+)
+def test_the_step_is_momentum_sam(params, sam, rho):
+    found = settings(X, y, SharpBalance, **params)
+    assert (found["sam"], found["rho"]) == (sam, rho)
 
 
 def test_pictures_have_other_defaults():
