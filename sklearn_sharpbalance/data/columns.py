@@ -35,8 +35,8 @@ __all__ = [
 ]
 
 COLUMN_KINDS = ("number", "category", "ignored")
-MIN_ROWS = 3  # of a category that gets a code of its own
-MAX_CATEGORIES = 255  # codes of a column, as in HistGradientBoostingClassifier
+MIN_ROWS = 3  # of a category with a code of its own, if most have one row
+MAX_CATEGORIES = 511  # codes of a column
 MAX_INPUTS = 2000  # zeros and ones of all columns, without a warning
 MAX_NAMES = 5  # in a message
 NUMBERS = (Real, Decimal, np.bool_)
@@ -283,10 +283,12 @@ def _fit_column(name, values):
 
 def _fit_categories(name, values):
     """Let scikit-learn's encoder choose the categories that have a code."""
-    if all(value is None for value in values):
+    counts = Counter(values.tolist())
+    if counts.keys() <= {None}:
         return Column(name=name, kind="ignored")
+    n_single = sum(count == 1 for count in counts.values())
     encoder = OneHotEncoder(
-        min_frequency=MIN_ROWS,
+        min_frequency=MIN_ROWS if n_single > len(values) / 2 else 1,
         max_categories=MAX_CATEGORIES,
         handle_unknown="infrequent_if_exist",
     ).fit(values[:, None])

@@ -73,13 +73,24 @@ def _number_columns(fmt):
     return np.flatnonzero(~fmt.columns.is_code)
 
 
+def _dense_columns(X, center, fmt):
+    """Return the positions of the columns of numbers in which most values differ.
+
+    The others are zeros and ones, or counts of rare events: each says something of few
+    rows only, so that no tree could tell whether it is relevant.
+    """
+    is_dense = np.mean(center == X, axis=0) < 0.5
+    numbers = _number_columns(fmt)
+    return numbers[is_dense[numbers]]
+
+
 def input_statistics(data, fmt, *, encode=False):
     """Return center and scale of each feature or channel, and the bound of values.
 
     Features of a table or sequence have the median as center and a scale by the
-    quartiles, and are bounded; in a wide table, features without a relation to the
-    classes are scaled down. Channels of images have mean and standard deviation, and
-    no bound. The scale of a constant feature is one. Columns of zeros and ones that
+    quartiles, and are bounded; in a table with many columns of numbers, those without a
+    relation to the classes are scaled down. Channels of images have mean and standard
+    deviation, and no bound. The scale of a constant feature is one. Columns of zeros and ones that
     encode categories and missing values have center zero and scale one, since a rare
     one would get a large weight otherwise. None is returned for dictionaries.
 
@@ -115,8 +126,9 @@ def input_statistics(data, fmt, *, encode=False):
         center = np.where(fmt.columns.is_code, 0.0, center)
         scale = np.where(fmt.columns.is_code, 1.0, scale)
     scale = scale_or_one(center, scale)
-    if is_wide(X):
-        scale = scale / relevance(X, y, weight)
+    dense = _dense_columns(X, center, fmt)
+    if is_wide(len(X), len(dense)):
+        scale[dense] /= relevance(X[:, dense], y, weight)
     pieces = None
     if encode:
         columns = _number_columns(fmt)

@@ -248,17 +248,18 @@ def soft_clip(values, bound):
     return z / torch.sqrt(1.0 + torch.square(z / bound))
 
 
-def is_wide(X):
+def is_wide(n_rows, n_features):
     """Whether a table has many features, and fewer than ten samples for each."""
-    return X.shape[1] >= WIDE and len(X) < 10 * X.shape[1]
+    return n_features >= WIDE and n_rows < 10 * n_features
 
 
 def relevance(X, y, weight=None):
     """Return how much each feature helps to separate the classes, alone or with others.
 
-    It is ``1 - c / i`` and at least 0.005, with the importance i of a feature for
-    extremely randomised trees, and the largest importance c of any feature if the
-    labels are shuffled. It is 1 for all features if there are too few rows for trees.
+    It is ``1 - c / i`` and at least 0.005, with the decrease i of the impurity by a
+    feature in extremely randomised trees, and the largest decrease c by any feature if
+    the labels are shuffled. It is 1 for all features if there are too few rows for
+    trees.
 
     Parameters
     ----------
@@ -291,10 +292,23 @@ def relevance(X, y, weight=None):
         n_jobs=torch.get_num_threads(),
         random_state=0,
     )
-    noise = trees.fit(X, y[shuffled], sample_weight=weight).feature_importances_.max()
-    importance = trees.fit(X, y, sample_weight=weight).feature_importances_
-    share = noise / np.maximum(importance, max(noise, np.finfo(np.float64).tiny))
+    noise = _decrease(trees.fit(X, y[shuffled], sample_weight=weight)).max()
+    decrease = _decrease(trees.fit(X, y, sample_weight=weight))
+    share = noise / np.maximum(decrease, max(noise, np.finfo(np.float64).tiny))
     return np.maximum(1 - share, LEAST_RELEVANCE)
+
+
+def _decrease(trees):
+    """Return how much each feature decreases the impurity, in the mean over trees.
+
+    ``feature_importances_`` sums to one: if many features share the information, each
+    has as little as with shuffled labels.
+    """
+    parts = [
+        tree.tree_.compute_feature_importances(normalize=False)
+        for tree in trees.estimators_
+    ]
+    return np.mean(parts, axis=0)
 
 
 def _blocks(X, weight):

@@ -237,7 +237,6 @@ def one_hot(X, other):
     """Return the columns of scikit-learn's encoder: categories, then rare ones."""
     encoder = OneHotEncoder(
         handle_unknown="infrequent_if_exist",
-        min_frequency=columns_module.MIN_ROWS,
         max_categories=columns_module.MAX_CATEGORIES,
         sparse_output=False,
         dtype=np.float32,
@@ -245,7 +244,7 @@ def one_hot(X, other):
     return encoder.fit(X).transform(other)
 
 
-@pytest.mark.parametrize("most", [255, 5])
+@pytest.mark.parametrize("most", [511, 5])
 @pytest.mark.parametrize("text", [True, False])
 def test_categories_as_in_one_hot_encoder(most, text, monkeypatch):
     monkeypatch.setattr(columns_module, "MAX_CATEGORIES", most)
@@ -268,21 +267,25 @@ def test_unknown_categories_are_zeros_if_none_is_rare():
 
 
 def test_missing_categories_have_a_code_if_training_had_some():
-    values = ["x", "y", None, "rare"]
-    known = frame_of(["x", "y", None] * 3 + ["rare"])
-    got = encoded(known, frame_of([*values, "z"]))
-    x, y, missing, rare, unknown = np.eye(4)[[0, 1, 3, 2, 2]]
-    np.testing.assert_array_equal(got, [x, y, missing, rare, unknown])
+    known = frame_of(["x", "y", None, "x", None, "x"])
+    got = encoded(known, frame_of(["x", "y", None, "z"]))
+    np.testing.assert_array_equal(got, [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0]])
 
 
 def test_missing_categories_are_unknown_if_training_had_none():
-    got = encoded(frame_of(["x"] * 3 + ["rare"]), frame_of(["x", None]))
-    np.testing.assert_array_equal(got, [[1, 0], [0, 1]])
+    got = encoded(frame_of(["x", "y"] * 3), frame_of(["x", None]))
+    np.testing.assert_array_equal(got, [[1, 0], [0, 0]])
 
 
 def test_text_of_distinct_values_has_one_code():
     names = frame_of([f"n{i}" for i in range(20)])
     np.testing.assert_array_equal(encoded(names), np.ones((20, 1)))
+
+
+def test_rare_categories_share_a_code_if_most_rows_have_one():
+    names = frame_of([*"xxxyy", *(f"n{i}" for i in range(20))])
+    got = encoded(names, frame_of(["x", "y", "n3", "z", None]))
+    np.testing.assert_array_equal(got, [[1, 0], [0, 1], [0, 1], [0, 1], [0, 1]])
 
 
 @pytest.mark.parametrize(

@@ -458,7 +458,7 @@ def test_bad_input(case):
     ("name", "offered"),
     [
         ("hidden", "module__hidden"),
-        ("momentum", "optimizer__momentum"),
+        ("weight_deca", "optimizer__weight_decay"),
         ("label_smoothing", "criterion__label_smoothing"),
         ("max_epoch", "max_epochs"),
     ],

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+import torch
 from sklearn.datasets import load_digits, load_iris
 from sklearn.utils import estimator_html_repr
 
@@ -116,6 +117,7 @@ def test_score_is_that_of_the_restored_epoch():
         prune=0.98,
         validation_fraction=0.3,
         early_stopping=3,
+        optimizer=torch.optim.SGD,
         lr=0.5,
         random_state=0,
         device="cpu",
