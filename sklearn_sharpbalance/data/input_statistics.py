@@ -90,9 +90,10 @@ def input_statistics(data, fmt, *, encode=False):
     Features of a table or sequence have the median as center and a scale by the
     quartiles, and are bounded; in a table with many columns of numbers, those without a
     relation to the classes are scaled down. Channels of images have mean and standard
-    deviation, and no bound. The scale of a constant feature is one. Columns of zeros and ones that
-    encode categories and missing values have center zero and scale one, since a rare
-    one would get a large weight otherwise. None is returned for dictionaries.
+    deviation, and no bound. The scale of a constant feature is one. Columns of zeros
+    and ones that encode categories and missing values have center zero and scale one,
+    since a rare one would get a large weight otherwise. None is returned for
+    dictionaries.
 
     Parameters
     ----------
