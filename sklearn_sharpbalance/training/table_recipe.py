@@ -95,7 +95,7 @@ def table_recipe(
     if not _applies(params, nested, fmt):
         return params, nested
     _check_options(nested)
-    n_columns = math.prod(fmt.given_shape or fmt.shape)
+    n_columns = math.prod(fmt.given_shape or fmt.shape or ())
     chosen: dict[str, Any] = {"optimizer": torch.optim.AdamW, "lr": LEARNING_RATE}
     decay = weight_decay(n_rows, n_columns, n_classes)
     if whole_fit:
