@@ -18,11 +18,15 @@ STEP = "balanced_step"
 
 
 def place(frame):
-    """File and function of a call in this package, else None (also for an import)."""
-    path = Path(frame.f_code.co_filename)
-    if PACKAGE not in path.parents or frame.f_code.co_name == "<module>":
+    """File and function of a call in this package, else None.
+
+    Modules, lambdas and comprehensions, which are functions in Python 3.11 only, do not
+    count.
+    """
+    path, code = Path(frame.f_code.co_filename), frame.f_code
+    if PACKAGE not in path.parents or code.co_name.startswith("<"):
         return None
-    return f"{path.relative_to(PACKAGE)}:{frame.f_code.co_qualname}"
+    return f"{path.relative_to(PACKAGE)}:{code.co_qualname}"
 
 
 def trace(fit):
