@@ -327,9 +327,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         with random_stream(self.net_.device, seed=prepared.seeds.split):
             data = trainer.as_trained(self.heads_[0])
             self.predictors_ = self.aggregation_.prepare(self.heads_, data)
-        self.conformity_scores_ = conformity_scores(
-            self.predictors_, self.aggregation_, data
-        )
+            self.conformity_scores_ = conformity_scores(
+                self.predictors_, self.aggregation_, data
+            )
 
     def _whole_members(self):
         if self.trunk_ is None:

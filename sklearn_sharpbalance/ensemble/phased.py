@@ -275,8 +275,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
         with random_stream(trainer.net.device, seed=prepared.seeds.split):
             self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
             self.predictors_ = prepared.aggregation.prepare(self.estimators_, data)
-        self.conformity_scores_ = conformity_scores(
-            self.predictors_, self.aggregation_, data
-        )
+            self.conformity_scores_ = conformity_scores(
+                self.predictors_, self.aggregation_, data
+            )
         self.sam_masks_ = trainer.masks(state)
         self.sharpness_ = state.sharpness
