@@ -21,7 +21,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     n_estimators : int, default=3
         Number of members.
     max_epochs : int or None, default=None
-        Epochs; None is 20 to 40 for tables, by rows and classes, 50 for other data, or
+        Epochs; None is 4 to 40 for tables, by rows and classes, 50 for other data, or
         the setting of a configured net.
     lr : float or None, default=None
         Learning rate; None is chosen as in :class:`SharpBalanceEnsembleClassifier`.
@@ -30,8 +30,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Schedule of the learning rate; None is "one_cycle" for images of uint8, "cosine"
         for other data, or "constant" for a configured net.
     batch_size : int or None, default=None
-        Samples in a batch; None is 64 to 512 for images of uint8, by their number, 128
-        for other data, or the setting of a configured net.
+        Samples in a batch; None is 128 to 1024 for tables and 64 to 512 for images of
+        uint8, by their number, 128 for other data, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         None is AdamW for tables, and for other data SGD with momentum 0.9 and weight
         decay 5e-4, or the setting of a configured net.

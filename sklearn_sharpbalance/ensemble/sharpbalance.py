@@ -40,7 +40,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     warmup_epochs : int or float, default=0.5
         Epochs before the selection, as a count or as a fraction of ``max_epochs``.
     max_epochs : int or None, default=None
-        Number of epochs; None is 20 to 40 for tables, 30 to 90 for images of uint8
+        Number of epochs; None is 4 to 40 for tables, 30 to 90 for images of uint8
         (more for fewer samples), 50 for other data, or the setting of a configured net.
     lr : float or None, default=None
         Learning rate; None is 0.003 for tables, ``0.4 * (batch_size / 512) ** 0.5`` for
@@ -53,8 +53,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         is "one_cycle" for images of uint8, "cosine" for other data, or "constant" for a
         configured net.
     batch_size : int or None, default=None
-        Samples in a batch; None is 64 to 512 for images of uint8, by their number, 128
-        for other data, or the setting of a configured net.
+        Samples in a batch; None is 128 to 1024 for tables and 64 to 512 for images of
+        uint8, by their number, 128 for other data, or the setting of a configured net.
     optimizer : torch.optim.Optimizer class or None, default=None
         Base optimizer; None is AdamW for tables, and for other data SGD with momentum
         0.9 and weight decay 5e-4, or the setting of a configured net. The defaults for

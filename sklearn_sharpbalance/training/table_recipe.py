@@ -15,10 +15,15 @@ __all__ = ["table_recipe", "table_step"]
 
 LEARNING_RATE = 3e-3
 RHO = 0.1  # of Momentum-SAM
-WEIGHT_DECAY = (1.0, 3.0)  # decoupled: multiplied by the learning rate in each step
+MAX_DECAY = 3.0  # decoupled: multiplied by the learning rate in each step
 DECAY_PER_COLUMN = 150.0  # times the number of columns, divided by that of rows
 EPOCHS = (20, 40)
-FEW_ROWS = 1000  # below it, more epochs
+FEW_ROWS = 1_000  # below it, more epochs
+MANY_ROWS = 10_000  # above it, less decay
+PASSED_ROWS = 1_600_000  # by a member in all epochs
+LEAST_EPOCHS = 4
+BATCHES = 128  # of an epoch, at least
+BATCH_SIZES = (128, 1024)
 
 
 def table_step(
@@ -78,7 +83,8 @@ def table_recipe(
         Whether the number of epochs is set; False in ``partial_fit``, whose number of
         calls is not known.
     fitted : NeuralNetClassifier or None, default=None
-        Net of earlier calls, whose weight decay is kept.
+        Net of earlier calls, whose batch size and weight decay are
+        kept.
 
     Returns
     -------
@@ -86,18 +92,22 @@ def table_recipe(
 
     Examples
     --------
-    >>> params = dict.fromkeys(("estimator", "optimizer", "lr", "max_epochs"))
-    >>> table = InputFormat("table", (4,), (4,))
+    >>> names = ("estimator", "optimizer", "lr", "batch_size", "max_epochs")
+    >>> params, table = dict.fromkeys(names), InputFormat("table", (4,), (4,))
     >>> params, nested = table_recipe(params, {}, table, 5000, n_classes=2)
-    >>> params["lr"], params["max_epochs"], nested
-    (0.003, 20, {'optimizer__weight_decay': 1.0})
+    >>> params["lr"], params["batch_size"], params["max_epochs"], nested
+    (0.003, 128, 20, {'optimizer__weight_decay': 1.0})
     """
     if not _applies(params, nested, fmt):
         return params, nested
     _check_options(nested)
     n_columns = math.prod(fmt.given_shape or fmt.shape or ())
-    chosen: dict[str, Any] = {"optimizer": torch.optim.AdamW, "lr": LEARNING_RATE}
     decay = weight_decay(n_rows, n_columns, n_classes)
+    chosen: dict[str, Any] = {
+        "optimizer": torch.optim.AdamW,
+        "lr": LEARNING_RATE,
+        "batch_size": getattr(fitted, "batch_size", batch_size(n_rows)),
+    }
     if whole_fit:
         chosen["max_epochs"] = n_epochs(n_rows, n_classes)
     decay = getattr(fitted, "optimizer__weight_decay", decay)
@@ -133,25 +143,37 @@ def weight_decay(n_rows: int, n_columns: int, n_classes: int) -> float:
 
     Examples
     --------
-    >>> [weight_decay(n, n_columns=20, n_classes=2) for n in (100, 1500, 9000)]
-    [3.0, 2.0, 1.0]
+    >>> [weight_decay(n, 20, n_classes=2) for n in (100, 1500, 9000, 100_000)]
+    [3.0, 2.0, 1.0, 0.1]
     """
-    low, high = WEIGHT_DECAY
     decay = DECAY_PER_COLUMN * n_columns / (n_rows * max(1, n_classes - 1))
-    return min(max(decay, low), high)
+    return min(max(decay, min(1.0, MANY_ROWS / n_rows)), MAX_DECAY)
 
 
-def n_epochs(n_rows: int, n_classes: int) -> int:
-    """Return the number of epochs: fewer for large tables of two classes.
+def batch_size(n_rows: int) -> int:
+    """Return the batch size: a power of two, larger for many rows.
 
     Examples
     --------
-    >>> [n_epochs(n, n_classes=2) for n in (100, 250, 500, 1000, 10_000)]
-    [40, 40, 28, 20, 20]
+    >>> [batch_size(n) for n in (1_000, 10_000, 100_000, 500_000)]
+    [128, 128, 512, 1024]
+    """
+    low, high = BATCH_SIZES
+    return min(max(low, 2 ** int(math.log2(n_rows / BATCHES))), high)
+
+
+def n_epochs(n_rows: int, n_classes: int) -> int:
+    """Return the number of epochs: fewer for two classes, and for many rows.
+
+    Examples
+    --------
+    >>> [n_epochs(n, n_classes=2) for n in (100, 500, 1000, 50_000, 200_000, 500_000)]
+    [40, 28, 20, 20, 8, 4]
     >>> n_epochs(10_000, n_classes=3)
     40
     """
     low, high = EPOCHS
-    share = min(1.0, n_rows / FEW_ROWS)
-    n_needed = round(low / share**0.5) if n_classes < 3 else high
-    return min(n_needed, high)
+    fraction = min(1.0, n_rows / FEW_ROWS)
+    n_needed = round(low / fraction**0.5) if n_classes < 3 else high
+    n_affordable = max(LEAST_EPOCHS, PASSED_ROWS // n_rows)
+    return min(n_needed, n_affordable, high)

@@ -9,6 +9,7 @@ from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.training.net_building import settings_in_force
 from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import rest_slow
@@ -49,6 +50,11 @@ def test_user_settings_replace_the_defaults(params, expected):
     assert expected.items() <= settings(X, y, **params).items()
 
 
+def test_options_of_sgd_need_sgd():
+    with pytest.raises(InvalidInputError, match="momentum is not an option of AdamW"):
+        settings(X, y, estimator__optimizer__momentum=0.9)
+
+
 @pytest.mark.parametrize(
     ("params", "sam", "rho"),
     [
@@ -74,7 +80,9 @@ def test_pictures_have_other_defaults():
         (60, 5, 2, {"weight_decay": 3.0, "max_epochs": 40}),
         (500, 5, 2, {"weight_decay": 1.5, "max_epochs": 28}),
         (2000, 5, 2, {"weight_decay": 1.0, "max_epochs": 20}),
-        (2000, 5, 4, {"weight_decay": 1.0, "max_epochs": 40}),
+        (2000, 5, 4, {"weight_decay": 1.0, "max_epochs": 40, "batch_size": 128}),
+        (80_000, 2, 2, {"weight_decay": 0.125, "max_epochs": 20, "batch_size": 512}),
+        (400_000, 1, 2, {"weight_decay": 0.025, "max_epochs": 4, "batch_size": 1024}),
     ],
 )
 def test_defaults_depend_on_rows_columns_and_classes(
@@ -95,7 +103,7 @@ def test_partial_fit_keeps_the_first_decay_and_a_constant_rate():
     clf = DeepEnsembleClassifier(device="cpu", random_state=0)
     clf.partial_fit(X, y, classes=[0, 1])
     first = dict(clf.settings_)
-    clf.partial_fit(np.tile(X, (9, 1)), np.tile(y, 9))
+    clf.partial_fit(np.tile(X, (300, 1)), np.tile(y, 300))
     assert clf.settings_ == first
     assert first["weight_decay"] == 3.0
 
