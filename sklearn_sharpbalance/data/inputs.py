@@ -144,10 +144,12 @@ def check_X(estimator, X, *, reset, fitted=None):
     X = as_array(X) if torch.is_tensor(X) else X
     check_unmasked(X, "X")
     given, X = X, _numeric(estimator, X, reset=reset, fitted=fitted)
+    if reset and _is_bytes(X):
+        X = X.astype(np.uint8)  # the same images get the same defaults
     fmt = _array_format(X, fitted)
     if reset and fmt.kind != "images":
         warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
-    fmt = _with_range(fmt, _largest(given, X), fitted)
+    fmt = _with_range(fmt, _largest(X), fitted)
     return fmt.to_module(X), fmt
 
 
@@ -186,9 +188,18 @@ def check_unmasked(values: Any, name: str) -> None:
         )
 
 
-def _largest(given, X):
+def _is_bytes(X):
+    """Whether images with a channel axis have whole numbers in 0 to 255."""
+    if X.ndim != 4 or not {X.shape[1], X.shape[-1]} & {*IMAGE_CHANNELS}:
+        return False
+    if X.dtype == np.uint8 or (X[:1] % 1).any():
+        return False
+    return X.min() >= 0 and 1 < X.max() <= 255 and not (X % 1).any()
+
+
+def _largest(X):
     """Return the largest magnitude; that of uint8 images is given by the dtype."""
-    if X.ndim > 2 and getattr(given, "dtype", None) == np.uint8:
+    if X.ndim > 2 and X.dtype == np.uint8:
         return 255.0
     return float(np.abs(X).max(initial=0.0))
 

@@ -1,15 +1,20 @@
 """Default augmentation, step, network and schedule for images of uint8."""
 
 import math
+import warnings
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance.data.augment import RandomCropFlip
-from sklearn_sharpbalance.data.inputs import InputFormat
+from sklearn_sharpbalance.data.inputs import InputFormat, as_array
+from sklearn_sharpbalance.data.training_data import first_input
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.networks import (
     VGG19BN,
     ResNet,
@@ -24,7 +29,7 @@ from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection.rules import selects_all
 from sklearn_sharpbalance.training.net_building import resolve_sam
 
-__all__ = ["image_recipe", "image_schedule"]
+__all__ = ["image_recipe", "image_schedule", "warn_of_float_images"]
 
 
 class Size(NamedTuple):
@@ -55,6 +60,7 @@ SIZES = (
     Size(below=20_000, width=32, batch_size=128, weight_decay=1e-3, rho=0.5),
     Size(below=math.inf, width=64, batch_size=512, weight_decay=1e-3, rho=1.0),
 )
+FIRST = 100  # images whose values are looked at
 RATE = 0.4  # for 512 images in a batch; proportional to the square root
 EPOCHS = (30, 90)  # "40 x b64" gains a point for a third more time
 PASSED_IMAGES = 60_000  # more epochs for fewer than 2,000 images
@@ -251,3 +257,27 @@ def _default_step(params, nested):
     applies = _has_sgd(params, nested) and _has_momentum(params, nested)
     is_momentum_sam = applies and not selects_all(params["selection"])
     return "momentum_sam" if is_momentum_sam else "sam"
+
+
+def warn_of_float_images(
+    params: dict[str, Any], nested: dict[str, Any], fmt: InputFormat, X: Any
+) -> None:
+    """Warn if images of uint8 would get other defaults than these of float."""
+    if (
+        fmt.is_uint8_images
+        or params["train_transform"] != "auto"
+        or params.get("shared_trunk") is not None
+        or _network(params, nested, replace(fmt, dtype="uint8")) is None
+    ):
+        return
+    first = X[:FIRST] if isinstance(X, np.ndarray) else as_array(first_input(X, True))
+    if first.min() >= 0 and 0 < first.max() <= 255:
+        warnings.warn(
+            "X is images of float. Batch size, schedule and, for networks of this "
+            "package, augmentation and step are chosen for images of uint8 only. If "
+            "the images have 8 bits per channel, pass them as uint8, such as "
+            "(255 * X).round().astype(np.uint8) for values from 0 to 1; if not, set "
+            "train_transform=None to silence this warning.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )

@@ -41,7 +41,10 @@ from sklearn_sharpbalance.persistence.fingerprint import (
 from sklearn_sharpbalance.runtime.devices import resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
-from sklearn_sharpbalance.training.image_recipe import image_recipe
+from sklearn_sharpbalance.training.image_recipe import (
+    image_recipe,
+    warn_of_float_images,
+)
 from sklearn_sharpbalance.training.loop import EarlyStopping, Trainer, TrainingLoop
 from sklearn_sharpbalance.training.plan import (
     Seeds,
@@ -171,6 +174,9 @@ def prepare(
     n_images = len(read.data) if whole_fit else 0
     given = image_recipe(asked, asked_of_net, fmt=read.format, n_images=n_images)
     given = table_step(given, asked_of_net, fmt=read.format)
+    if whole_fit:
+        with random_stream(seed=0):  # items of a Dataset may be random
+            warn_of_float_images(asked, asked_of_net, fmt=read.format, X=read.data.X)
     unlabeled = estimator._read_unlabeled(X_unlabeled, read)
     n_members = len(estimator.estimators_) if continues else given["n_estimators"]
     start = _start(

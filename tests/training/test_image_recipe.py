@@ -21,7 +21,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.evaluation import gradient_passes
-from sklearn_sharpbalance.exceptions import CheckpointMismatchError
+from sklearn_sharpbalance.exceptions import CheckpointMismatchError, SharpBalanceWarning
 from sklearn_sharpbalance.networks import SmallResNet, ViTTiny
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection import AllSelector
@@ -109,7 +109,7 @@ def transform_of(X, kind=SharpBalance, **params):
             "None",
         ),
         (uint8(3, 4, 4), {}, "None"),  # for the default network, a perceptron
-        (uint8(3, 8, 8).astype(np.float32), {}, "None"),
+        (uint8(3, 8, 8) / 255, {}, "None"),
         (RNG.normal(size=(len(y), 5)), {}, "None"),
         (RNG.normal(size=(len(y), 5, 3)), {}, "None"),
     ],
@@ -192,7 +192,7 @@ NARROW_18 = {"estimator": ResNet18, "estimator__module__width": 4}
         ),
         # Other networks and samples.
         (uint8(3, 8, 8), {"estimator": SmallCNN}, TWO_PASSES),
-        (uint8(3, 8, 8).astype(np.float32), {}, TWO_PASSES),
+        (uint8(3, 8, 8) / 255, {}, TWO_PASSES),
         (RNG.normal(size=(len(y), 5)), {"estimator": MLP}, TWO_PASSES),
     ],
 )
@@ -239,7 +239,7 @@ def test_every_setting_of_the_recipe_can_be_replaced(kind, params, expected):
     assert {name: found.get(name) for name in expected} == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("X", [uint8(3, 4, 4), uint8(3, 8, 8).astype(np.float32)])
+@pytest.mark.parametrize("X", [uint8(3, 4, 4), uint8(3, 8, 8) / 255])
 def test_other_samples_have_the_usual_schedule(X):
     assert USUAL.items() <= settings_of(X).items()
 
@@ -293,6 +293,64 @@ def test_the_parameter_stays_as_the_user_gave_it(fitted):
     assert f"train_transform {escape(crops(1, False))}" in fitted._repr_html_()
 
 
+DEFAULT = {"n_estimators": 1, "max_epochs": 1, "device": "cpu", "random_state": 0}
+FORMS = {
+    "list": np.ndarray.tolist,
+    "arrays": list,
+    "tensor": torch.as_tensor,
+    "integers": lambda X: X.astype(int),
+    "floats": lambda X: X.astype(np.float32),
+    "channels_last": lambda X: np.moveaxis(X, 1, -1).astype(float),
+}
+EQUAL = [
+    {"optimizer": torch.optim.SGD},
+    {"estimator__optimizer__momentum": 0.9},
+    {"estimator__optimizer__weight_decay": 2e-3},
+    {"estimator__criterion__label_smoothing": 0.05},
+    {"estimator": SmallResNet},
+    {"batch_size": 64},
+    {"lr": recipe.rate_for(64)},
+    {"rho": 0.3},
+    {"lr_schedule": "one_cycle"},
+    {"sam": "momentum_sam"},
+]
+
+
+@pytest.fixture(scope="module")
+def default_fit():
+    X, labels = pictures(24)
+    return SharpBalance(**DEFAULT).fit(X, labels)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_same_images_get_the_same_model(form, default_fit):
+    X, labels = pictures(24)
+    clf = SharpBalance(**DEFAULT).fit(FORMS[form](X), labels)
+    assert clf.settings_ == default_fit.settings_
+    want = default_fit.predict_proba(X)
+    for given in (X, FORMS[form](X)):
+        np.testing.assert_array_equal(clf.predict_proba(given), want)
+
+
+@pytest.mark.parametrize("own", EQUAL, ids=lambda own: next(iter(own)))
+def test_a_value_equal_to_the_default_gives_the_default_model(own, default_fit):
+    X, labels = pictures(24)
+    clf = SharpBalance(**DEFAULT, **own).fit(X, labels)
+    np.testing.assert_array_equal(clf.predict_proba(X), default_fit.predict_proba(X))
+
+
+def test_images_of_float_warn_that_their_defaults_differ(recwarn):
+    X, labels = pictures(24)
+    items = TensorDataset(torch.from_numpy(X / 255).float(), torch.from_numpy(labels))
+    for given in ((X / 255, labels), (items,)):
+        with pytest.warns(SharpBalanceWarning, match="uint8"):
+            SharpBalance(**NARROW).fit(*given)
+    recwarn.clear()
+    SharpBalance(**NARROW, train_transform=None).fit(X / 255, labels)
+    SharpBalance(**NARROW).fit(X / 255 - 0.5, labels)
+    assert not [w for w in recwarn if "uint8" in str(w.message)]
+
+
 def test_partial_fit_has_the_same_default_in_all_calls():
     X, labels = pictures(24)
     clf = SharpBalance(n_estimators=2, device="cpu", random_state=0)
@@ -310,7 +368,7 @@ def test_warm_starts_have_the_default_of_their_own_samples(fitted):
     X, labels = pictures(24)
     clf = SharpBalance(**NARROW, warm_start=True).fit(X, labels)
     assert clf.settings_ == fitted.settings_
-    clf.fit(X.astype(np.float32), labels)
+    clf.fit(X / 255, labels)
     assert clf.settings_["train_transform"] == "None"
     assert clf.settings_["sam"] == "sam"
 
