@@ -13,12 +13,10 @@ from sklearn_sharpbalance.plotting.ood import OODDisplay
 from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_overlap
 from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
 from sklearn_sharpbalance.plotting.search import SearchDisplay
-from sklearn_sharpbalance.plotting.size import EnsembleSizeDisplay
 from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
 
 __all__ = [
     "CorruptionDisplay",
-    "EnsembleSizeDisplay",
     "LossLandscapeDisplay",
     "OODDisplay",
     "ReliabilityDisplay",

@@ -27,7 +27,6 @@ PALETTE = (
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 LINES = ("-", "--", "-.", ":")
 GREY = "0.45"
-NAME_WIDTH = 30  # characters of a line of a member's name
 # Uniform in lightness, so that it is readable in grey and with colour blindness.
 SEQUENTIAL = "cividis"
 
@@ -146,7 +145,6 @@ def draw_cells(
     texts: np.ndarray,
     *,
     label: str,
-    colorbar: bool,
     **look: Any,
 ) -> tuple[Any, np.ndarray, Any]:
     """Draw a matrix with a text in each cell; return image, texts and colour bar."""
@@ -162,8 +160,7 @@ def draw_cells(
             fontsize=9 if values.shape[1] <= 6 else 8,
             color=GREY if np.isnan(value) else text_colour(image, value),
         )
-    bar = ax.figure.colorbar(image, ax=ax, label=label) if colorbar else None
-    return image, drawn, bar
+    return image, drawn, ax.figure.colorbar(image, ax=ax, label=label)
 
 
 def text_colour(image: Any, value: float) -> str:

@@ -52,8 +52,6 @@ class LossLandscapeDisplay(Display):
         Coordinates of members in the slice.
     position_names : sequence of str, default=None
         Names of these members.
-    x_name, y_name : str, default="Step"
-        Labels of the axes.
     name : str, default=None
         Name of the curve, for the legend.
 
@@ -72,9 +70,8 @@ class LossLandscapeDisplay(Display):
     A random direction is filter-normalised [1]_: each of its filters has the norm of
     the weights' filter. A step of 1 then moves a filter by its own norm, and slices of
     different networks are comparable. Two members span a line, with one at 0 and the
-    other at 1; a second direction is then random and at right angles. Three members
-    span a plane. Between members the BatchNorm statistics do not match the weights, and
-    are recomputed on the samples at every point.
+    other at 1. Three members span a plane. Between members the BatchNorm statistics do
+    not match the weights, and are recomputed on the samples at every point.
 
     References
     ----------
@@ -97,8 +94,6 @@ class LossLandscapeDisplay(Display):
         *,
         positions=None,
         position_names=None,
-        x_name="Step",
-        y_name="Step",
         name=None,
     ):
         self.loss = loss
@@ -106,8 +101,6 @@ class LossLandscapeDisplay(Display):
         self.y = y
         self.positions = positions
         self.position_names = position_names
-        self.x_name = x_name
-        self.y_name = y_name
         self.name = name
 
     @classmethod
@@ -120,7 +113,7 @@ class LossLandscapeDisplay(Display):
         members=0,
         n_dims=1,
         span=1.0,
-        n_points=None,
+        n_points=21,
         random_state=None,
         name=None,
         **kwargs,
@@ -133,14 +126,14 @@ class LossLandscapeDisplay(Display):
         X : array-like of shape (n_samples, ...)
         y : array-like of shape (n_samples,)
         members : int or sequence of one to three int, default=0
-            One member: random directions around it. Two: the line between them.
-            Three: the plane through them, with ``n_dims=2``.
+            One member: random directions around it. Two: the line between them, with
+            ``n_dims=1``. Three: the plane through them, with ``n_dims=2``.
         n_dims : {1, 2}, default=1
             Draw a curve (1) or a surface (2).
         span : float, default=1.0
             Largest step from one member along a random direction, on both sides.
-        n_points : int, default=None
-            Points along each direction; 41 in one dimension and 21 in two if None.
+        n_points : int, default=21
+            Points along each direction.
         random_state : int, Generator, RandomState or None, default=None
             Controls the random directions.
         name : str, default=None
@@ -163,20 +156,17 @@ class LossLandscapeDisplay(Display):
             grid=np.stack(np.meshgrid(*axes), axis=-1).reshape(-1, n_dims),
             recompute=len(chosen) > 1,
         )
-        x_name, y_name = _axis_names(chosen)
         display = cls(
             loss.reshape([len(axis) for axis in reversed(axes)]),
             axes[0],
             axes[1] if n_dims == 2 else None,
             positions=positions,
             position_names=[f"Member {m}" for m in chosen],
-            x_name=x_name,
-            y_name=y_name,
             name=name,
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, colorbar=True):
+    def plot(self, ax=None):
         """Draw the slice.
 
         The colours of a surface are logarithmic if it spans more than a factor of 20.
@@ -185,8 +175,6 @@ class LossLandscapeDisplay(Display):
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on, which may have other curves; None makes a new figure.
-        colorbar : bool, default=True
-            Whether to draw the scale of the colours.
         """
         loss = np.asarray(self.loss, dtype=float)
         expected = (len(self.x),) if self.y is None else (len(self.y), len(self.x))
@@ -201,14 +189,14 @@ class LossLandscapeDisplay(Display):
         if self.y is None:
             self._draw_curve(ax, loss)
         else:
-            self._draw_surface(ax, loss, colorbar)
+            self._draw_surface(ax, loss)
         return self
 
     def _draw_curve(self, ax, loss):
         color = colour(n_drawn(ax, "landscape"), ax)
         look: dict[str, Any] = {"color": color, "lw": 1.8, "gid": "landscape"}
         (self.line_,) = ax.plot(self.x, loss, label=self.name, **look)
-        ax.set(xlabel=self.x_name, ylabel="Loss")
+        ax.set(xlabel=_axis_names(self.position_names)[0], ylabel="Loss")
         ax.locator_params(axis="x", nbins=7)
         tidy(ax, grid="y")
         legend_above(ax, *ax.get_legend_handles_labels())
@@ -220,18 +208,18 @@ class LossLandscapeDisplay(Display):
             if len(at) > 1:
                 place_labels(ax, at, height, self.position_names)
 
-    def _draw_surface(self, ax, loss, colorbar):
+    def _draw_surface(self, ax, loss):
         loss = np.where(np.isfinite(loss), loss, np.nan)  # NaN stays white
         levels, is_log = _levels(np.nanmin(loss), np.nanmax(loss))
         look: dict[str, Any] = {"cmap": SEQUENTIAL, "norm": "log" if is_log else None}
         self.contours_ = ax.contourf(self.x, self.y, loss, levels=levels, **look)
         ax.contour(self.x, self.y, loss, levels=levels, colors="white", linewidths=0.5)
-        ax.set(xlabel=self.x_name, ylabel=self.y_name, aspect="equal")
+        x_name, y_name = _axis_names(self.position_names)
+        ax.set(xlabel=x_name, ylabel=y_name, aspect="equal")
         ax.locator_params(nbins=6)
-        if colorbar:
-            self.colorbar_ = ax.figure.colorbar(
-                self.contours_, ax=ax, label="Loss", format="%.2g" if is_log else None
-            )
+        self.colorbar_ = ax.figure.colorbar(
+            self.contours_, ax=ax, label="Loss", format="%.2g" if is_log else None
+        )
         if self.positions is not None:
             x, y = np.asarray(self.positions).T
             self.points_ = ax.scatter(x, y, s=44, c="white", ec="black", zorder=3)
@@ -251,14 +239,12 @@ def _levels(low: float, high: float) -> tuple[np.ndarray, bool]:
     return np.geomspace(low * (1 - 1e-6), high * (1 + 1e-6), N_LEVELS + 1), True
 
 
-def _axis_names(chosen: Sequence[int]) -> tuple[str, str]:
+def _axis_names(names: Sequence[str] | None) -> tuple[str, str]:
     """Return the labels of the axes of a slice through these members."""
-    x_name = y_name = "Step along a random direction"
-    if len(chosen) > 1:
-        x_name = f"From member {chosen[0]} to member {chosen[1]}"
-    if len(chosen) == 3:
-        y_name = f"Towards member {chosen[2]}, at right angles"
-    return x_name, y_name
+    if names is None or len(names) == 1:
+        return "Step along a random direction", "Step along another direction"
+    x_name = f"From {names[0].lower()} to {names[1].lower()}"
+    return x_name, f"Towards {names[-1].lower()}, at right angles"
 
 
 def _module_inputs(estimator: Any, X: Any) -> Any:
@@ -285,10 +271,10 @@ def _check_members(
     if n_dims not in (1, 2):
         raise InvalidInputError(f"n_dims must be 1 or 2, got {n_dims!r}.")
     known = set(range(len(nets)))
-    is_possible = 1 <= len(chosen) <= 1 + n_dims and set(chosen) <= known
+    is_possible = len(chosen) in (1, 1 + n_dims) and set(chosen) <= known
     if not is_possible or len(set(chosen)) < len(chosen):
         raise InvalidInputError(
-            f"members must hold one to {1 + n_dims} different indices from 0 to "
+            f"members must hold one or {1 + n_dims} different indices from 0 to "
             f"{len(nets) - 1} for a slice in {n_dims} dimensions, got {chosen}."
         )
     return chosen
@@ -298,9 +284,8 @@ def _directions(
     nets: Sequence[Any], n_dims: int, random_state: Any
 ) -> tuple[list[torch.Tensor], np.ndarray]:
     """Return the directions of the slice, and the members' coordinates along them."""
-    rng = check_generator(random_state)
-    module = nets[0].module_
     if len(nets) == 1:
+        rng, module = check_generator(random_state), nets[0].module_
         drawn = [filter_normalized_direction(module, rng) for _ in range(n_dims)]
         return drawn, np.zeros((1, 2))
     origin, *others = (weights_of(net.module_) for net in nets)
@@ -308,9 +293,6 @@ def _directions(
     positions = np.array([[0.0, 0.0], [1.0, 0.0]])
     if n_dims == 1:
         return [u], positions
-    if len(nets) == 2:
-        v = _orthogonal(filter_normalized_direction(module, rng), u)
-        return [u, v], positions
     w = others[1] - origin
     v = _orthogonal(w, u)
     third = [_inner(w, direction) / _inner(u, u) for direction in (u, v)]
@@ -318,20 +300,16 @@ def _directions(
 
 
 def _axes(
-    positions: np.ndarray, n_dims: int, span: float, n_points: int | None
+    positions: np.ndarray, n_dims: int, span: float, n_points: int
 ) -> list[np.ndarray]:
     """Return the steps along each direction.
 
     The steps nearest to a member are moved onto it.
     """
-    if n_points is None:
-        n_points = 41 if n_dims == 1 else 21
     if len(positions) == 1:
         low, high = np.full(2, -span), np.full(2, span)
     else:
         low, high = positions.min(0) - MARGIN, positions.max(0) + MARGIN
-    if len(positions) == 2:
-        low[1], high[1] = -0.5 - MARGIN, 0.5 + MARGIN
     axes = [np.linspace(low[d], high[d], n_points) for d in range(n_dims)]
     for axis, coordinates in zip(axes, positions.T):
         for value in coordinates:

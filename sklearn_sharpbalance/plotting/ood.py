@@ -24,6 +24,8 @@ from sklearn_sharpbalance.plotting._base import (
 
 __all__ = ["OODDisplay"]
 
+N_BINS = 30
+
 
 class OODDisplay(Display):
     """ROC curve or histogram of an out-of-distribution score.
@@ -99,7 +101,7 @@ class OODDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, kind="roc", n_bins=30):
+    def plot(self, ax=None, *, kind="roc"):
         """Draw the ROC curve or the histogram.
 
         Parameters
@@ -109,8 +111,6 @@ class OODDisplay(Display):
         kind : {"roc", "histogram"}, default="roc"
             The ROC curve, of which several fit on the same axes, or the distribution
             of the score among known and among other samples.
-        n_bins : int, default=30
-            Bins of the histogram.
         """
         if kind not in ("roc", "histogram"):
             raise InvalidInputError(f"kind must be 'roc' or 'histogram', got {kind!r}.")
@@ -121,7 +121,7 @@ class OODDisplay(Display):
         if is_roc:
             self._draw_roc(ax, auroc)
         else:
-            self._draw_histogram(ax, n_bins)
+            self._draw_histogram(ax)
         tidy(ax)
         legend_above(ax, *ax.get_legend_handles_labels())
         return self
@@ -145,9 +145,9 @@ class OODDisplay(Display):
         ax.set_xlabel("Fraction of known samples rejected")
         ax.set_ylabel("Fraction of other samples detected")
 
-    def _draw_histogram(self, ax, n_bins):
+    def _draw_histogram(self, ax):
         scores = np.concatenate([self.scores_in, self.scores_out])
-        edges = np.histogram_bin_edges(scores, n_bins)
+        edges = np.histogram_bin_edges(scores, N_BINS)
         known, other = (
             np.histogram(part, edges)[0] / len(part)
             for part in (self.scores_in, self.scores_out)

@@ -3,14 +3,7 @@
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting._base import (
-    NAME_WIDTH,
-    Display,
-    check_fitted,
-    check_names,
-    draw_cells,
-    wrapped,
-)
+from sklearn_sharpbalance.plotting._base import Display, check_fitted, draw_cells
 
 __all__ = ["SubsetOverlapDisplay", "subset_overlap"]
 
@@ -48,8 +41,6 @@ class SubsetOverlapDisplay(Display):
     ----------
     overlap : array-like of shape (n_members, n_members)
         Result of :func:`subset_overlap`.
-    member_names : sequence of str, default=None
-        Name of each member; numbered if None.
 
     Attributes
     ----------
@@ -64,35 +55,30 @@ class SubsetOverlapDisplay(Display):
     '0.33'
     """
 
-    def __init__(self, overlap, *, member_names=None):
+    def __init__(self, overlap):
         self.overlap = overlap
-        self.member_names = member_names
 
     @classmethod
-    def from_estimator(cls, estimator, *, member_names=None, **kwargs):
+    def from_estimator(cls, estimator, **kwargs):
         """Plot the sets of a fitted ensemble.
 
         Parameters
         ----------
         estimator : fitted ensemble with ``sam_masks_``
             It may be the last step of a pipeline, or the best estimator of a search.
-        member_names : sequence of str, default=None
-            Name of each member; numbered if None.
         **kwargs
             Passed to :meth:`plot`.
         """
         overlap = subset_overlap(check_fitted(estimator, "sam_masks_").sam_masks_)
-        return cls(overlap, member_names=member_names).plot(**kwargs)
+        return cls(overlap).plot(**kwargs)
 
-    def plot(self, ax=None, *, colorbar=True):
+    def plot(self, ax=None):
         """Draw the matrix of overlaps.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        colorbar : bool, default=True
-            Whether to draw the scale of the colours.
         """
         matrix = np.asarray(self.overlap, dtype=float)
         M = len(matrix)
@@ -100,36 +86,16 @@ class SubsetOverlapDisplay(Display):
             raise InvalidInputError(
                 f"overlap must have shape (n_members, n_members), got {matrix.shape}."
             )
-        names = check_names(self.member_names, M, "Member", first=0)
-        ax = self._start(ax, _size(names), square=True)
+        scale = max(1.0, M / 10)
+        ax = self._start(ax, (4.6 * scale, 3.8 * scale), square=True)
         self.im_, self.text_, self.colorbar_ = draw_cells(
             ax,
             matrix,
             np.vectorize("{:.2f}".format)(matrix),
             label="Jaccard index",
-            colorbar=colorbar,
             vmin=0.0,
             vmax=1.0,
         )
-        names = [wrapped(name, NAME_WIDTH) for name in names]
-        ax.set_yticks(range(M), labels=names)
-        ax.set_xticks(range(M), labels=names)
-        if max(len(name) for name in names) * M > 24:
-            ax.tick_params(axis="x", rotation=40)
-            for tick_label in ax.get_xticklabels():
-                tick_label.set(ha="right", rotation_mode="anchor")
+        ax.set(xticks=range(M), yticks=range(M), xlabel="Member", ylabel="Member")
         ax.set_title("Overlap of sharpness-aware sets")
-        ax.figure.figure.draw_without_rendering()
-        cell_width = ax.get_window_extent().width / M
-        if self.text_[0, 0].get_window_extent().width > cell_width:
-            for text in self.text_.flat:
-                text.set_visible(False)
         return self
-
-
-def _size(names):
-    """Return the size in inches of a figure of a matrix with readable names."""
-    scale = max(1.0, len(names) / 10)
-    longest = min(max(map(len, names)), NAME_WIDTH)
-    room = 0.08 * max(longest - 10, 0)  # for names longer than "Member 10"
-    return 4.6 * scale + room, 3.8 * scale + 0.7 * room  # names below are slanted

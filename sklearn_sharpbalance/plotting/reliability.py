@@ -3,7 +3,6 @@
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import (
     calibration_curve_bins,
     expected_calibration_error,
@@ -14,8 +13,6 @@ from sklearn_sharpbalance.plotting._base import (
     draw_diagonal,
     ink,
     legend_above,
-    marker,
-    n_drawn,
     tidy,
 )
 
@@ -47,12 +44,8 @@ class ReliabilityDisplay(Display):
     Attributes
     ----------
     ax_, figure_ : matplotlib Axes and Figure
-    bars_, gaps_, fractions_ : matplotlib BarContainer or None
+    bars_, gaps_, fractions_ : matplotlib BarContainer
         Accuracy, difference to the confidence, and fraction of the samples.
-    line_ : matplotlib Line2D or None
-        Through the bins of at least 10 samples.
-    sparse_ : matplotlib Line2D or None
-        Markers of bins of fewer samples.
     diagonal_ : matplotlib Line2D or None
         Perfect calibration; None if the axes have it already.
 
@@ -132,29 +125,20 @@ class ReliabilityDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, kind="bars"):
-        """Draw the diagram.
+    def plot(self, ax=None):
+        """Draw the accuracy, the gap and the fraction of samples of each bin.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        kind : {"bars", "line"}, default="bars"
-            Bars show the gap of each bin and the fraction of samples in it. Lines
-            allow several predictors on the same axes.
         """
-        if kind not in ("bars", "line"):
-            raise InvalidInputError(f"kind must be 'bars' or 'line', got {kind!r}.")
         ax = self._start(ax, (4.4, 4.8), square=True)
-        self.bars_ = self.gaps_ = self.fractions_ = self.line_ = self.sparse_ = None
         self.diagonal_ = draw_diagonal(ax)
         ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal")
         ax.set(xlabel="Confidence", ylabel="Accuracy")
         tidy(ax)
-        if kind == "bars":
-            self._draw_bars(ax)
-        else:
-            self._draw_line(ax)
+        self._draw_bars(ax)
         return self
 
     def _label(self):
@@ -203,32 +187,6 @@ class ReliabilityDisplay(Display):
         legend_above(
             ax, [bars[clear] for bars in drawn], [b.get_label() for b in drawn]
         )
-
-    def _draw_line(self, ax):
-        n_before = n_drawn(ax, "reliability")
-        counts = np.asarray(self.counts)
-        sparse = _is_sparse(counts)
-        look = {
-            "color": colour(n_before, ax),
-            "marker": marker(n_before),
-            "markersize": 5,
-            "clip_on": False,
-        }
-        (self.line_,) = ax.plot(
-            *self._points((counts > 0) & ~sparse),
-            label=self._label(),
-            gid="reliability",
-            **look,
-        )
-        if sparse.any():
-            (self.sparse_,) = ax.plot(
-                *self._points(sparse), linestyle="none", alpha=FAINT, **look
-            )
-        legend_above(ax, *ax.get_legend_handles_labels())
-
-    def _points(self, chosen):
-        """Return confidence and accuracy of some bins."""
-        return np.asarray(self.confidence)[chosen], np.asarray(self.accuracy)[chosen]
 
 
 def _is_sparse(counts: np.ndarray) -> np.ndarray:

@@ -36,7 +36,7 @@ class SearchDisplay(Display):
     text_ : ndarray of shape (n_y, n_x) of matplotlib Text
     best_ : matplotlib Rectangle or None
         Frame of the chosen pair.
-    colorbar_ : matplotlib Colorbar or None
+    colorbar_ : matplotlib Colorbar
 
     Examples
     --------
@@ -120,15 +120,13 @@ class SearchDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, colorbar=True):
+    def plot(self, ax=None):
         """Draw the heat map.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        colorbar : bool, default=True
-            Whether to draw the scale of the colours.
         """
         shape = (len(self.y_values), len(self.x_values))
         scores = _checked(self.scores, shape, "scores")
@@ -142,7 +140,6 @@ class SearchDisplay(Display):
             scores,
             np.vectorize(_cell)(scores, errors),
             label=f"Mean {self.score_name}",
-            colorbar=colorbar,
             aspect="auto",
             origin="lower",
         )

@@ -182,7 +182,7 @@ class TradeoffDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, log=False, colorbar=True):
+    def plot(self, ax=None, *, log=False):
         """Draw the points, their labels and lines fitted to three or more of a group.
 
         An ensemble whose sharpness or diversity is not finite is left out and listed
@@ -195,8 +195,6 @@ class TradeoffDisplay(Display):
             Axes to draw on; None makes a new figure.
         log : bool, default=False
             Logarithmic axes; the lines are then fitted to logarithms.
-        colorbar : bool, default=True
-            Whether to draw the scale of the colours.
         """
         x = np.asarray(self.sharpness, dtype=float)
         y = np.asarray(self.diversity, dtype=float)
@@ -224,7 +222,7 @@ class TradeoffDisplay(Display):
         tidy(ax)
         ax.margins(0.12)
         self.colorbar_ = None
-        if colorbar and self.scatters_ and color is not None:
+        if self.scatters_ and color is not None:
             mappable = next(iter(self.scatters_.values()))
             self.colorbar_ = ax.figure.colorbar(mappable, ax=ax, label=self.color_name)
         draw_legend(

@@ -21,8 +21,6 @@ import sklearn_sharpbalance.plotting as plotting
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
-    CorruptionDisplay,
-    EnsembleSizeDisplay,
     LossLandscapeDisplay,
     OODDisplay,
     ReliabilityDisplay,
@@ -41,10 +39,7 @@ BUILDERS = {
     ),
     "ReliabilityDisplay.from_estimator": lambda e, d, show: show(e, d.X, d.y),
     "ReliabilityDisplay.from_predictions": lambda e, d, show: show(
-        Y, PROBAS[0], kind="line", n_bins=5
-    ),
-    "CorruptionDisplay.from_estimator": lambda e, d, show: show(
-        {"one": e}, d.X, d.y, corruptions=["feature_shift"], severities=(1, 3)
+        Y, PROBAS[0], n_bins=5
     ),
     "OODDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.X[::-1] * 3, score="pds"
@@ -55,13 +50,6 @@ BUILDERS = {
     ),
     "SearchDisplay.from_estimator": lambda e, d, show: show(SEARCH, x="C", y="gamma"),
     "TrainingHistoryDisplay.from_estimator": lambda e, d, show: show(e),
-    "TrainingHistoryDisplay.from_history": lambda e, d, show: show(
-        [{"train_loss": [2.0, 1.0]}]
-    ),
-    "EnsembleSizeDisplay.from_estimator": lambda e, d, show: show(e, d.X, d.y),
-    "EnsembleSizeDisplay.from_predictions": lambda e, d, show: show(
-        Y, PROBAS, metric="nll", name="E"
-    ),
 }
 
 
@@ -131,14 +119,8 @@ def test_plot_draws_on_given_axes_only(key, ensemble, digits):
 
 
 def test_axes_are_labelled(shown):
-    ax = shown.ax_
-    if isinstance(shown, SubsetOverlapDisplay):
-        assert ax.get_title()
-        assert [t.get_text() for t in ax.get_xticklabels()]
-        return
-    assert ax.get_ylabel()
-    are_bars = isinstance(shown, CorruptionDisplay) and not shown.lines_
-    assert are_bars or ax.get_xlabel()
+    assert shown.ax_.get_ylabel()
+    assert shown.ax_.get_xlabel()
 
 
 def overlaps(a, b):
@@ -174,11 +156,9 @@ def test_texts_do_not_overlap(shown):
     [
         (TradeoffDisplay, True),
         (ReliabilityDisplay, True),
-        (EnsembleSizeDisplay, True),
         (SubsetOverlapDisplay, False),
         (TrainingHistoryDisplay, False),
         (LossLandscapeDisplay, True),
-        (CorruptionDisplay, True),
         (OODDisplay, True),
     ],
 )
@@ -190,8 +170,6 @@ def test_unfitted_ensembles_raise(display, needs_y, digits):
 
 def test_estimators_without_the_attribute_raise(digits):
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
-    with pytest.raises(InvalidInputError, match="has no 'aggregation_'"):
-        EnsembleSizeDisplay.from_estimator(forest, digits.X, digits.y)
     with pytest.raises(InvalidInputError, match="has no 'sam_masks_'"):
         SubsetOverlapDisplay.from_estimator(forest)
     with pytest.raises(InvalidInputError, match="has no 'history_'"):

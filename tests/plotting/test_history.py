@@ -10,17 +10,11 @@ from sklearn_sharpbalance.plotting import TrainingHistoryDisplay
 from sklearn_sharpbalance.plotting._base import PALETTE, colour, marker
 
 
-def test_every_form_of_history_is_drawn_alike():
+def test_records_and_tables_are_drawn_alike():
     epochs = [{"epoch": e, "train_loss": 1 / e, "phase": "warmup"} for e in (1, 2, 3)]
-    columns = {
-        "epoch": [1, 2, 3],
-        "train_loss": [1, 1 / 2, 1 / 3],
-        "phase": ["warmup"] * 3,
-    }
     batches = [record | {"batches": [{"loss": 1}]} for record in epochs]
-    frame = pd.DataFrame(columns)
-    for history in ([epochs], [columns], [frame], epochs, columns, frame, batches):
-        display = TrainingHistoryDisplay.from_history(history)
+    for history in ([epochs], [batches], [pd.DataFrame(epochs)]):
+        display = TrainingHistoryDisplay(history).plot()
         assert len(display.lines_) == len(display.lines_[0]) == 1
         line = display.lines_[0][0]
         np.testing.assert_allclose(line.get_xdata(), [1, 2, 3])
@@ -35,8 +29,10 @@ def test_phases_are_marked_at_their_beginning(ensemble):
 
 
 def test_validation_loss_is_dashed_in_the_members_colour():
-    members = [{"train_loss": [2, i], "valid_loss": [3, i]} for i in range(3)]
-    display = TrainingHistoryDisplay.from_history(members)
+    members = [
+        pd.DataFrame({"train_loss": [2, i], "valid_loss": [3, i]}) for i in range(3)
+    ]
+    display = TrainingHistoryDisplay(members).plot()
     train, valid = display.lines_
     assert [line.get_color() for line in train] == list(PALETTE[:3])
     assert [line.get_color() for line in valid] == list(PALETTE[:3])
@@ -47,12 +43,12 @@ def test_validation_loss_is_dashed_in_the_members_colour():
 
 def test_missing_records_are_nan_or_raise():
     epochs = [{"train_loss": 1.0}, {"train_loss": 0.5, "valid_acc": 0.7}]
-    display = TrainingHistoryDisplay.from_history([epochs], metric="valid_acc")
+    display = TrainingHistoryDisplay([epochs]).plot(metric="valid_acc")
     np.testing.assert_array_equal(display.lines_[0][0].get_ydata(), [np.nan, 0.7])
     with pytest.raises(InvalidInputError, match=r"'lr' was not recorded .*train"):
         display.plot(metric="lr")
     with pytest.raises(InvalidInputError, match="history has no epochs"):
-        TrainingHistoryDisplay.from_history([[], []])
+        TrainingHistoryDisplay([[], []]).plot()
     with pytest.raises(InvalidInputError, match="metric is empty"):
         display.plot(metric=[])
 
@@ -62,7 +58,7 @@ def test_thirty_members_have_different_lines():
     looks = {(colour(i, ax), marker(i)) for i in range(30)}
     assert len(looks) == 30
     epochs = [{"train_loss": 1.0}, {"train_loss": 0.5}]
-    display = TrainingHistoryDisplay.from_history([epochs] * 30)
+    display = TrainingHistoryDisplay([epochs] * 30).plot()
     lines = {(line.get_color(), line.get_marker()) for line in display.lines_[0]}
     assert len(lines) == 30
     # The names leave most of the figure to the lines.
@@ -71,7 +67,7 @@ def test_thirty_members_have_different_lines():
 
 
 def test_single_epoch_has_a_marker():
-    display = TrainingHistoryDisplay.from_history([[{"train_loss": 1.0}]])
+    display = TrainingHistoryDisplay([[{"train_loss": 1.0}]]).plot()
     assert display.lines_[0][0].get_marker() == "o"
 
 
@@ -81,6 +77,6 @@ def test_legend_is_white_on_a_dark_background():
         {"train_loss": 1, "valid_loss": 2},
     ]
     with plt.style.context("dark_background"):
-        display = TrainingHistoryDisplay.from_history([epochs])
+        display = TrainingHistoryDisplay([epochs]).plot()
     *_, styles, dashed = display.ax_.get_legend().get_lines()
     assert (styles.get_color(), dashed.get_color()) == ("white", "white")

@@ -1,7 +1,6 @@
 """Slices through the loss landscape, compared with losses of copied modules."""
 
 import copy
-from itertools import product
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks import MLP
 from sklearn_sharpbalance.plotting import LossLandscapeDisplay, landscape
-from tests.cases import rest_slow
 from tests.plotting.made_up import SMALL
 
 
@@ -55,13 +53,9 @@ def assert_same_state(net, before):
 
 @pytest.mark.parametrize(
     ("n_dims", "members"),
-    rest_slow(
-        product([1, 2], [(0,), (0, 1), (2, 0, 1)]), [(1, (0, 1)), (2, (2, 0, 1))]
-    ),
+    [(1, (0, 1)), (2, (0,)), (2, (2, 0, 1))],
 )
 def test_weights_do_not_change(normed, digits, members, n_dims):
-    if len(members) > 1 + n_dims:
-        members = members[:2]
     before = [state(net) for net in normed.estimators_]
     LossLandscapeDisplay.from_estimator(
         normed, digits.X, digits.y, members=members, n_dims=n_dims, n_points=3
@@ -151,16 +145,6 @@ def test_directions_are_filter_normalized():
         torch.testing.assert_close(norms, weight.detach().flatten(1).norm(dim=1))
 
 
-def test_random_state_determines_the_direction(ensemble, digits):
-    def curve(seed):
-        return LossLandscapeDisplay.from_estimator(
-            ensemble, digits.X, digits.y, n_points=3, random_state=seed
-        ).loss
-
-    assert np.array_equal(curve(1), curve(1))
-    assert not np.array_equal(curve(1), curve(2))
-
-
 def test_batch_statistics_are_recomputed_between_members(normed, digits):
     display = LossLandscapeDisplay.from_estimator(
         normed, digits.X, digits.y, members=(0, 1), n_points=5
@@ -214,20 +198,16 @@ def test_members_are_numbered_as_in_estimators_(ensemble, digits):
         ensemble, digits.X, digits.y, members=[0, 2, 1], n_dims=2, n_points=3
     )
     assert display.position_names == ["Member 0", "Member 2", "Member 1"]
-    assert display.x_name == "From member 0 to member 2"
-    assert display.y_name == "Towards member 1, at right angles"
-
-
-def test_constant_surface_can_be_drawn():
-    contours = LossLandscapeDisplay(np.ones((3, 3)), range(3), range(3)).plot()
-    assert contours.colorbar_ is not None
+    assert display.ax_.get_xlabel() == "From member 0 to member 2"
+    assert display.ax_.get_ylabel() == "Towards member 1, at right angles"
 
 
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({"n_dims": 3}, "n_dims must be 1 or 2, got 3"),
-        ({"members": (0, 1, 2)}, "members must hold one to 2 different indices"),
+        ({"members": (0, 1, 2)}, "members must hold one or 2 different indices"),
+        ({"members": (0, 1), "n_dims": 2}, "must hold one or 3 different indices"),
         ({"members": 7}, "from 0 to 2 for a slice in 1 dimensions, got \\[7\\]"),
         ({"members": (1, 1)}, "different indices .* got \\[1, 1\\]"),
     ],

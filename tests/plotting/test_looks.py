@@ -9,11 +9,8 @@ from matplotlib.colors import to_rgb
 
 from sklearn_sharpbalance.plotting import (
     CorruptionDisplay,
-    EnsembleSizeDisplay,
     LossLandscapeDisplay,
-    SubsetOverlapDisplay,
     TradeoffDisplay,
-    TrainingHistoryDisplay,
 )
 from sklearn_sharpbalance.plotting._base import PALETTE, colour
 from tests.cases import rest_slow
@@ -78,33 +75,11 @@ def inside(figure, artist):
     return frame.x0 <= box.x0 and box.x1 <= frame.x1 and box.y1 <= frame.y1
 
 
-@pytest.mark.parametrize(
-    "display",
-    [
-        lambda: TrainingHistoryDisplay.from_history(
-            [[{"train_loss": 2.0}, {"train_loss": 1.0}]] * 2,
-            member_names=[LONG, LINKED],
-        ),
-        lambda: EnsembleSizeDisplay([1, 2], [[0.5, 0.6], [0.7]], name=LONG).plot(),
-        lambda: LossLandscapeDisplay([1.0, 0, 1], [0, 1, 2], name=LONG).plot(),
-    ],
-    ids=["history", "size", "landscape"],
-)
-def test_long_names_stay_in_the_figure_and_leave_room(display):
-    display = display()
+def test_long_names_stay_in_the_figure_and_leave_room():
+    display = LossLandscapeDisplay([1.0, 0, 1], [0, 1, 2], name=LONG).plot()
     assert inside(display.figure_, display.ax_.get_legend())
     width = display.ax_.get_window_extent().width
     assert width > 0.35 * display.figure_.bbox.width
-
-
-def test_matrices_leave_room_for_long_names():
-    kind = SubsetOverlapDisplay
-    display = kind(np.eye(2), member_names=[LONG, LINKED]).plot()
-    display.figure_.draw_without_rendering()
-    short = kind(np.eye(2), member_names=["a", "b"]).plot()
-    short.figure_.draw_without_rendering()
-    sides = [each.ax_.get_window_extent().width for each in (display, short)]
-    assert sides[0] > 0.6 * sides[1]
 
 
 def test_legend_covers_no_point():

@@ -41,10 +41,10 @@ def test_curves_on_one_axes_have_different_colours_and_names():
 
 
 def test_histograms_are_fractions_in_the_same_bins():
-    display = OODDisplay(IN, OUT, score_name="PDS").plot(kind="histogram", n_bins=7)
+    display = OODDisplay(IN, OUT, score_name="PDS").plot(kind="histogram")
     assert display.line_ is None
     assert display.ax_.get_xlabel() == "PDS"
-    edges = np.linspace(min(IN.min(), OUT.min()), max(IN.max(), OUT.max()), 8)
+    edges = np.linspace(min(IN.min(), OUT.min()), max(IN.max(), OUT.max()), 31)
     for bars, scores in ((display.bars_in_, IN), (display.bars_out_, OUT)):
         values, found, _ = bars.get_data()
         np.testing.assert_allclose(found, edges)

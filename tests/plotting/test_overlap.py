@@ -36,13 +36,6 @@ def test_values_in_a_matrix_do_not_overlap(n_members):
     assert all(text.get_visible() for text in display.text_.flat)
 
 
-def test_values_are_hidden_if_they_would_overlap():
-    ax = plt.figure(figsize=(3, 3)).subplots()
-    overlap = subset_overlap(rng.random((20, 50)) < 0.4)
-    display = SubsetOverlapDisplay(overlap).plot(ax)
-    assert not any(text.get_visible() for text in display.text_.flat)
-
-
 def test_empty_displays_raise_before_a_figure_is_made():
     for overlap in (np.ones((1, 2)), np.ones((0, 0)), [1.0]):
         with pytest.raises(InvalidInputError, match=r"overlap must have shape"):

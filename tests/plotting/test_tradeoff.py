@@ -147,16 +147,6 @@ def test_labels_stay_inside_the_axes(seed):
         assert box.y0 > frame.y0 - 1
 
 
-def test_long_labels_are_wrapped_but_formulas_are_not():
-    labels = [
-        "a method with a name of many words",
-        r"$\rho = 0.05$, $k = 0.4$ and others",
-    ]
-    display = TradeoffDisplay([1.0, 2.0], [0.4, 0.5], labels=labels).plot()
-    texts = [text.get_text() for text in display.texts_]
-    assert texts == ["a method with a name of many\nwords", labels[1]]
-
-
 @pytest.mark.parametrize("off", rest_slow([np.nan, np.inf, -np.inf]))
 def test_points_without_a_finite_colour_are_white(off):
     display = TradeoffDisplay([1, 2, 3], [0.1, 0.2, 0.4], color=[0.1, off, 0.2])
@@ -183,20 +173,6 @@ def test_points_that_are_not_finite_are_left_out_and_listed():
     assert display.scatters_["all"].get_clim() == (1.0, 9.0)
     nothing = TradeoffDisplay([np.nan, 1.0], [1.0, np.nan], color=[1, 2]).plot()
     assert legend_texts(nothing) == ["off the axes: Ensemble 1, Ensemble 2"]
-
-
-def test_axis_has_the_name_of_the_sharpness(ensemble, digits):
-    def hessian_trace(estimator, X, y):
-        return 2.0
-
-    def label(**options):
-        return TradeoffDisplay.from_estimator(
-            ensemble, digits.X[:20], digits.y[:20], random_state=0, **options
-        ).ax_.get_xlabel()
-
-    assert label() == "Adaptive worst-case sharpness"
-    assert label(sharpness=hessian_trace) == "Hessian trace"
-    assert label(sharpness=lambda estimator, X, y: 2.0) == "Sharpness"
 
 
 @pytest.mark.parametrize(("given", "missing"), [("X", "y"), ("y", "X")])
