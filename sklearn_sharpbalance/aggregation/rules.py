@@ -11,7 +11,6 @@ from sklearn_sharpbalance._validation import Registry, check_call, in_a_sentence
 from sklearn_sharpbalance.aggregation.nets import (
     greedy_soup,
     logits_on,
-    mean_weights,
     uniform_soup,
     validation_accuracy,
     warn_of_different_starts,
@@ -22,7 +21,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.member_params import different_settings
 from sklearn_sharpbalance.metrics.likelihood import check_bounds, temperature_or_one
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.runtime.torch_internals import BATCH_NORM
 
 __all__ = [
     "AGGREGATIONS",
@@ -99,18 +97,6 @@ class Aggregation(BaseEstimator, ABC):
             Their training data, with the validation samples.
         """
         return nets
-
-    def stage(self, nets):
-        """Return the nets that would predict for an ensemble of the first members.
-
-        Called only if :meth:`prepare` returned other nets than the members. Raises
-        unless a rule overrides it.
-        """
-        raise InvalidInputError(
-            f"{type(self).__name__} cannot be applied to the first {len(nets)} members "
-            "alone: it needs the data of fit. Combine member_predict_proba by a rule "
-            "on predictions instead, or fit a smaller ensemble."
-        )
 
     @abstractmethod
     def combine(self, member_logits):
@@ -219,13 +205,6 @@ class UniformSoupAggregation(_Soup):
         warn_of_different_starts(nets)
         return [soup]
 
-    def stage(self, nets):
-        """Return the soup of fewer members; raise if it has BatchNorm statistics."""
-        layers = nets[0].module_.modules()
-        if any(isinstance(x, BATCH_NORM) and x.track_running_stats for x in layers):
-            return super().stage(nets)
-        return [mean_weights(nets)]
-
 
 class GreedySoupAggregation(_Soup):
     """One net with the mean weights of those members that improve it.
@@ -270,10 +249,6 @@ class BestMemberAggregation(MeanLogitAggregation):
         self.accuracies_ = [validation_accuracy(net, data.valid) for net in nets]
         self.member_ = int(np.argmax(self.accuracies_))
         return [nets[self.member_]]
-
-    def stage(self, nets):
-        """Return the best of fewer members."""
-        return [nets[int(np.argmax(self.accuracies_[: len(nets)]))]]
 
 
 class TemperatureAggregation(MeanLogitAggregation):

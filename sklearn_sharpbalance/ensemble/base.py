@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
-from sklearn.utils import estimator_html_repr
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance._parameters import CONSTRAINTS
@@ -21,10 +20,10 @@ from sklearn_sharpbalance.data.inputs import (
 )
 from sklearn_sharpbalance.data.labels import check_y
 from sklearn_sharpbalance.data.training_data import take_rows
-from sklearn_sharpbalance.ensemble.html_repr import fitted_summary_html
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
 from sklearn_sharpbalance.ensemble.uncertainty import UncertaintyMixin
 from sklearn_sharpbalance.exceptions import (
+    InvalidInputError,
     ModelFileError,
     SharpBalanceWarning,
 )
@@ -255,9 +254,8 @@ class BaseDeepEnsemble(
     def staged_predict_proba(self, X):
         """Predict class probabilities by the first member, the first two, and so on.
 
-        The last stage is ``predict_proba``. Soups and "best_member" are applied to the
-        members of each stage. "greedy_soup", and "uniform_soup" of networks with
-        BatchNorm, raise, because they need the training data for that.
+        The last stage is ``predict_proba``. Soups and "best_member" raise, because they
+        choose or merge members in ``fit``.
 
         Parameters
         ----------
@@ -270,25 +268,16 @@ class BaseDeepEnsemble(
         """
         check_is_fitted(self)
         nets, predictors = self._member_nets(), self.predictors_
-        if list(map(id, predictors)) == list(map(id, nets)):  # a rule on predictions
-            whole = self._logits(X)
-            stages = (whole[:n] for n in range(1, len(nets) + 1))
-        else:
-            stages = self._staged_logits(X, nets)
-        for logits in stages:
-            yield self._aggregate(logits)
-
-    def _staged_logits(self, X, nets):
-        with own_torch_modes():
-            X = self._net_inputs(X)
-        for n_members in range(1, len(nets)):
-            with own_torch_modes():  # ends before the yield, where user code runs
-                stage = self.aggregation_.stage(nets[:n_members])
-                logits = self._logits_of(stage, X)
-            yield logits
-        with own_torch_modes():
-            logits = self._logits_of(self.predictors_, X)
-        yield logits
+        if list(map(id, predictors)) != list(map(id, nets)):
+            raise InvalidInputError(
+                f"{type(self.aggregation_).__name__} cannot be applied to the first "
+                "members alone: it needs the data of fit. Combine "
+                "member_predict_proba by a rule on predictions instead, or fit a "
+                "smaller ensemble."
+            )
+        logits = self._logits(X)
+        for n in range(1, len(nets) + 1):
+            yield self._aggregate(logits[:n])
 
     def score(self, X, y=None, sample_weight=None):
         """Return the accuracy on the given data.
@@ -385,10 +374,6 @@ class BaseDeepEnsemble(
         from sklearn_sharpbalance.persistence.export import export_torch
 
         export_torch(self, path, dtype=dtype)
-
-    def _html_repr(self):
-        """Return scikit-learn's diagram for notebooks and a summary of the fit."""
-        return estimator_html_repr(self) + fitted_summary_html(self)
 
     def _logits(self, X):
         """Return the logits of the nets that predict."""

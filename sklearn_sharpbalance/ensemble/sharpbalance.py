@@ -64,8 +64,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         Settings that differ between members, one dictionary per member; a
         :class:`~sklearn.model_selection.ParameterSampler` draws them. Names are those
         after ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
-        ``criterion__...``; an unknown name raises an error that lists the known ones.
-        For one radius per member pass ``rho=[...]``.
+        ``criterion__...``. For one radius per member pass ``rho=[...]``.
     standardize : bool, default=True
         Scale the input: features of tables by median and quartiles, with a bound for
         outliers, channels of images by mean and variance. The default network gets

@@ -16,7 +16,6 @@ from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generat
 __all__ = [
     "JointBatch",
     "JointFeed",
-    "RandomStreams",
     "class_fractions",
     "draw_members",
 ]
@@ -74,51 +73,6 @@ def class_fractions(data: TrainingData) -> torch.Tensor:
     return torch.as_tensor(counts / counts.sum(), dtype=torch.float32)
 
 
-class RandomStreams:
-    """Several random streams on torch's global generator; each keeps its own state.
-
-    With them, members that train together draw the same dropout as if trained alone.
-    """
-
-    def __init__(self, device):
-        self.cuda = torch.cuda if device.type == "cuda" else None
-        self.device = device
-        self.states: list[Any] = []
-
-    def start(self, seeds, epoch):
-        """Start one stream per seed for an epoch."""
-        self.states = []
-        for seed in seeds:
-            seed_generators(epoch_seed(seed, epoch), self.device)
-            self.states.append(self._get())
-
-    def run(self, stream, function, *args):
-        """Call a function that draws from one stream."""
-        self._set(self.states[stream])
-        result = function(*args)
-        self.states[stream] = self._get()
-        return result
-
-    def each(self, stream, source, indices):
-        """Yield the batches of a source; its items draw from one stream."""
-        batches = source.iterate(indices)
-        if not source.is_dataset:  # arrays draw nothing
-            yield from batches
-            return
-        while (batch := self.run(stream, next, batches, None)) is not None:
-            yield batch
-
-    def _get(self):
-        if self.cuda is not None:
-            return torch.get_rng_state(), self.cuda.get_rng_state(self.device)
-        return torch.get_rng_state(), None
-
-    def _set(self, state):
-        torch.set_rng_state(state[0])
-        if self.cuda is not None:
-            self.cuda.set_rng_state(state[1], self.device)
-
-
 class JointFeed:
     """Yields the batches of an epoch, which depend on the seed and the epoch only.
 
@@ -147,8 +101,9 @@ class JointFeed:
         self.no_mask = np.zeros(len(data), dtype=bool)
         self.prior = class_fractions(data).to(device)
 
-    def epoch(self, epoch, streams, stream) -> Iterator[JointBatch]:
-        """Yield the batches of one epoch; augmentation draws from the given stream."""
+    def epoch(self, epoch) -> Iterator[JointBatch]:
+        """Yield the batches of an epoch; items and augmentation draw from its seed."""
+        seed_generators(epoch_seed(self.seed, epoch), self.device)
         source, sizes = self.source, self.segment.sizes
         batches = epoch_batches(self.no_mask, sizes, epoch_rng(self.seed, epoch))
         share = torch.as_tensor(batches.share, device=self.device)
@@ -158,17 +113,14 @@ class JointFeed:
             n_steps=sizes.n_batches,
             rng=self._rng(epoch, 1),
         )
-        augment = streams.run(
-            stream, EpochAugment, self.segment.transform, share.shape, self.device
-        )
-        unlabeled = self._unlabeled_batches(epoch, streams, stream)
-        for t, (x, rows) in enumerate(streams.each(stream, source, batches.indices)):
+        augment = EpochAugment(self.segment.transform, share.shape, self.device)
+        unlabeled = self._unlabeled_batches(epoch)
+        for t, (x, rows) in enumerate(source.iterate(batches.indices)):
             weight = (
                 share[t] if source.weight is None else share[t] * source.weight[rows]
             )
-            x = self._features(streams.run(stream, augment.batch, t, x))
             yield JointBatch(
-                x=x,
+                x=self._features(augment.batch(t, x)),
                 y=source.y[rows],
                 weight=weight,
                 drawn=drawn[t],
@@ -176,7 +128,7 @@ class JointFeed:
                 prior=self.prior,
             )
 
-    def _unlabeled_batches(self, epoch, streams, stream):
+    def _unlabeled_batches(self, epoch):
         """Yield an unlabelled batch, or None, for each labelled batch."""
         sizes = self.segment.sizes
         if self.unlabeled is None:
@@ -188,11 +140,9 @@ class JointFeed:
             width=sizes.normal,
             rng=self._rng(epoch, 2),
         )
-        augment = streams.run(
-            stream, EpochAugment, self.segment.transform, rows.shape, self.device
-        )
-        for t, (x, _) in enumerate(streams.each(stream, self.unlabeled, rows)):
-            yield self._features(streams.run(stream, augment.batch, t, x))
+        augment = EpochAugment(self.segment.transform, rows.shape, self.device)
+        for t, (x, _) in enumerate(self.unlabeled.iterate(rows)):
+            yield self._features(augment.batch(t, x))
 
     def _features(self, x):
         return x if self.trunk is None else self.trunk(x)

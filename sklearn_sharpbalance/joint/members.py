@@ -22,7 +22,6 @@ from sklearn_sharpbalance.engine.choice import choose_threads
 from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from sklearn_sharpbalance.engine.stacked.members import StackedMembers
 from sklearn_sharpbalance.exceptions import DivergenceError
-from sklearn_sharpbalance.joint.batches import RandomStreams
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.members.net import as_logits
 from sklearn_sharpbalance.members.step import set_learning_rate
@@ -65,15 +64,9 @@ class Team:
     def __init__(self, sessions, segment):
         self.sessions, self.segment = sessions, segment
         self.device = torch.device(sessions[0].net.device)
-        self.streams = RandomStreams(self.device)
 
     def __len__(self):
         return len(self.sessions)
-
-    def start_epoch(self, seed, epoch):
-        """Seed one random stream per member and one for all of them."""
-        seeds = [session.state.seed for session in self.sessions]
-        self.streams.start([*seeds, seed], epoch)
 
     def write_weights(self):
         """Copy the weights to the members' modules, where callbacks read them."""
@@ -96,10 +89,7 @@ class ModuleTeam(Team):
 
     def labeled(self, x, y):
         """Return logits and losses; each member draws its own dropout."""
-        pairs = [
-            self.streams.run(i, self._labeled, session.net, x, y)
-            for i, session in enumerate(self.sessions)
-        ]
+        pairs = [self._labeled(session.net, x, y) for session in self.sessions]
         logits, losses = zip(*pairs)
         return torch.stack(logits), torch.stack(losses)
 
@@ -111,9 +101,7 @@ class ModuleTeam(Team):
 
     def unlabeled(self, x, members):
         """Return logits without an update of running BatchNorm statistics."""
-        return torch.stack(
-            [self.streams.run(i, self._unlabeled, i, x) for i in members]
-        )
+        return torch.stack([self._unlabeled(i, x) for i in members])
 
     def _unlabeled(self, member, x):
         net = self.sessions[member].net
@@ -228,13 +216,12 @@ def train_jointly(team, feed, objective):
 
 def train_epoch(team, feed, objective, epoch):
     """Train all members for one epoch."""
-    team.start_epoch(feed.seed, epoch)
     for session in team.sessions:
         session.begin_epoch(epoch)
     team.read_weights()
     losses = torch.zeros(len(team), device=team.device)
     diversity = torch.zeros((), device=team.device)
-    for t, batch in enumerate(feed.epoch(epoch, team.streams, stream=len(team))):
+    for t, batch in enumerate(feed.epoch(epoch)):
         own, term = joint_loss(team, batch, objective)
         loss = own.sum()
         if term is not None:

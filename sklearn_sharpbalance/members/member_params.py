@@ -4,9 +4,7 @@ The shared net has them in a list by the member's position, so that they are par
 pickle, hash and file.
 """
 
-import inspect
-from collections.abc import Callable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,12 +24,6 @@ __all__ = [
     "same_setting",
 ]
 
-# Arguments of modules that are filled in from the data.
-SIZE_NAMES = {
-    "n_classes": ("n_classes", "num_classes", "n_outputs", "out_features"),
-    "n_features": ("n_features", "n_inputs", "in_features", "input_dim"),
-    "in_channels": ("in_channels", "n_channels", "num_channels"),
-}
 PREFIXES = ("module__", "optimizer__", "criterion__")
 # Set by the ensemble, equal for all members, or about how torch computes an update.
 RESERVED = {
@@ -52,6 +44,7 @@ RESERVED = {
     "optimizer__capturable",
     "optimizer__foreach",
     "optimizer__fused",
+    "criterion__weight",
     "criterion__reduction",
     "criterion__reduce",
     "criterion__size_average",
@@ -92,62 +85,27 @@ def _check_rate(rate):
 
 
 def _check_names(settings, net):
-    """Raise if a name is unknown, or may not differ between members."""
-    known = _own_names(net)
+    """Raise if a setting may not differ between members, or would not be used."""
     for name in settings:
-        takes_any = f"{str(name).partition('__')[0]}__*" in known
-        if name not in known and not (takes_any and _is_own_name(str(name))):
-            hint = _hint(str(name), net, known)
+        part = str(name).partition("__")[0]
+        if not _is_own_name(str(name)):
+            hint = "One radius per member is rho=[...]. " if name == "rho" else ""
             raise InvalidInputError(
-                f"Unknown name {name!r} in member_params. {hint}"
-                f"Names are those after estimator__: {', '.join(known)}."
+                f"{name!r} in member_params cannot be a setting of one member. {hint}"
+                "Pass lr, or an argument of the network, the optimizer or the "
+                "criterion: module__..., optimizer__... or criterion__...."
+            )
+        given = {"module": net.module__module, "criterion": net.criterion}.get(part)
+        if isinstance(given, nn.Module):
+            raise InvalidInputError(
+                f"{name} in member_params is not used: the {part} is an instance of "
+                f"{type(given).__name__}. Pass its class to give it arguments."
             )
     if "lr" in settings and hasattr(net, "optimizer__lr"):
         raise InvalidInputError(
             "lr in member_params has no effect with estimator__optimizer__lr. Set "
             "lr=... for the rate of the other members instead."
         )
-
-
-def _hint(name, net, known):
-    if name == "rho":
-        return "One radius per member is rho=[...]. "
-    if name.startswith("module__") and isinstance(net.module__module, nn.Module):
-        return "The network is an instance: pass its class to give it arguments. "
-    last = {each.rpartition("__")[2]: each for each in known}
-    close = last.get(name) or next(iter(get_close_matches(name, known, 1)), None)
-    return f"Did you mean {close!r}? " if close else ""
-
-
-def _own_names(net) -> list[str]:
-    """Return the names that may differ; ``module__*`` is any argument of it."""
-    names = ["lr"]
-    if not isinstance(net.module__module, nn.Module):
-        sizes = {name for each in SIZE_NAMES.values() for name in each}
-        names += _arguments("module", net.module__module, leave_out=sizes)
-    base = getattr(net, "optimizer__base_optimizer", None)
-    own = _arguments("optimizer", net.optimizer)
-    if base is not None:  # the wrapper passes all arguments to it
-        own = [name for name in own if name != "optimizer__*"]
-        own += [name for name in _arguments("optimizer", base) if name not in own]
-    names += own
-    if not isinstance(net.criterion, nn.Module):
-        names += _arguments("criterion", net.criterion, leave_out={"weight"})
-    return names
-
-
-def _arguments(prefix: str, function: Callable, leave_out=()) -> list[str]:
-    """Return the names of a function's arguments that may differ, with a prefix."""
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return [f"{prefix}__*"]
-    names = [
-        f"{prefix}__{'*' if each.kind is each.VAR_KEYWORD else each.name}"
-        for each in parameters
-        if each.kind is not each.VAR_POSITIONAL and each.name not in leave_out
-    ]
-    return [name for name in names if _is_own_name(name)]
 
 
 def _is_own_name(name: str) -> bool:

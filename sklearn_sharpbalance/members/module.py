@@ -16,7 +16,6 @@ from sklearn_sharpbalance.runtime.devices import (
     contiguous_on_cpu,
     contiguous_weights_on_cpu,
 )
-from sklearn_sharpbalance.runtime.torch_internals import in_place_version, own_buffers
 
 __all__ = ["OWN_ARGUMENTS", "MemberModule", "fresh_copy"]
 
@@ -61,10 +60,6 @@ class MemberModule(nn.Module):
         Passed to the class or factory.
     """
 
-    # For members that were pickled by an older version.
-    _is_float64 = False
-    clip: float | None = None
-
     def __init__(
         self,
         module,
@@ -99,7 +94,6 @@ class MemberModule(nn.Module):
     def __setstate__(self, state):
         """Make weights contiguous that were channels-last on a GPU."""
         super().__setstate__(state)
-        own_buffers(self).setdefault("pieces", None)  # pickled by an older version
         contiguous_weights_on_cpu(self.module)
 
     def forward(self, X=None, /, **inputs):
@@ -173,31 +167,17 @@ def fresh_copy(prototype):
 
 
 def _initialise_again(layer):
-    """Initialise a layer's weights; return the names of those that did not change."""
+    """Initialise a layer's weights; return the names of those that did not change.
+
+    Constants, such as the weights of a norm layer, are the same after it.
+    """
     own = dict(layer.named_parameters(recurse=False))
     if not hasattr(layer, "reset_parameters"):
         return list(own)
-    before = {
-        name: (in_place_version(weight), weight.detach().clone())
-        for name, weight in own.items()
-        if not is_lazy(weight)
-    }
+    before = {n: w.detach().clone() for n, w in own.items() if not is_lazy(w)}
     layer.reset_parameters()
-    after = dict(layer.named_parameters(recurse=False))
     return [
         name
-        for name, (version, value) in before.items()
-        if after.get(name) is own[name] and _is_unwritten(own[name], version, value)
+        for name, value in before.items()
+        if getattr(layer, name).equal(value) and (value != value.flatten()[0]).any()
     ]
-
-
-def _is_unwritten(weight, version, value):
-    """Whether a weight was not written to.
-
-    Equal values do not prove it: constants may be written again. Nor does an equal
-    version: a write to ``weight.data`` does not change it. An unchanged constant counts
-    as written, because constants are not drawn.
-    """
-    if in_place_version(weight) != version or not weight.equal(value):
-        return False
-    return not bool((value == value.flatten()[:1]).all())

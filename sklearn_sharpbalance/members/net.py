@@ -15,17 +15,12 @@ from skorch.callbacks import LRScheduler
 from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
-from sklearn_sharpbalance.members.member_params import (
-    SIZE_NAMES,
-    own_nets,
-    own_settings,
-)
+from sklearn_sharpbalance.members.member_params import own_nets
 from sklearn_sharpbalance.members.module import MemberModule
 from sklearn_sharpbalance.networks import default_network
 from sklearn_sharpbalance.networks.defaults import SMALLEST_IMAGE
-from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 
 __all__ = [
     "NET_DEFAULTS",
@@ -41,11 +36,16 @@ __all__ = [
     "sam_passes",
     "with_callbacks",
     "with_objects",
-    "with_plain_sam",
 ]
 
 # Callbacks of skorch that are replaced by the training loop of every engine.
 _OWN_RECORDS = ("epoch_timer", "train_loss", "valid_loss", "valid_acc", "print_log")
+# Arguments of modules that are filled in from the data.
+SIZE_NAMES = {
+    "n_classes": ("n_classes", "num_classes", "n_outputs", "out_features"),
+    "n_features": ("n_features", "n_inputs", "in_features", "input_dim"),
+    "in_channels": ("in_channels", "n_channels", "num_channels"),
+}
 NET_DEFAULTS = {"lr": 0.1, "batch_size": 128, "max_epochs": 50}
 _SGD_DEFAULTS = {"optimizer__momentum": 0.9, "optimizer__weight_decay": 5e-4}
 
@@ -272,23 +272,6 @@ def with_callbacks(net):
     with random_stream("cpu"):  # callbacks may draw
         net.initialize_callbacks()
     return net
-
-
-def with_plain_sam(net):
-    """Return the net with SAM in place of another optimizer of this package.
-
-    Without samples for SAM all of these optimizers train the same members, and each can
-    continue from the state of any other.
-    """
-    kind, params = net.optimizer, net.get_params(deep=False)
-    own = {f"optimizer__{name}" for name in _arguments(kind) - _arguments(SAM)}
-    used = any(own & settings.keys() for settings in own_settings(net))
-    if used or kind not in OPTIMIZERS.values():
-        return net
-    # Nets are compared: they must not differ in skorch's list of removed names.
-    own.add(SET_PARAMETERS)
-    kept = {name: value for name, value in params.items() if name not in own}
-    return type(net)(**{**kept, "optimizer": SAM})
 
 
 def sam_passes(net) -> list[float]:

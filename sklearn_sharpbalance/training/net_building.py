@@ -74,8 +74,8 @@ def renewed_net(fitted, params, nested, fmt, n_classes):
         statistics = InputStatistics(
             fitted.module__mean,
             fitted.module__scale,
-            clip=getattr(fitted, "module__clip", None),  # older files have neither
-            pieces=getattr(fitted, "module__pieces", None),
+            clip=fitted.module__clip,
+            pieces=fitted.module__pieces,
         )
         if statistics.pieces is not None:
             shape = (fmt.shape[0] + statistics.pieces.shape[1],)
@@ -151,7 +151,6 @@ def check_net_settings(net, params) -> None:
         _number_problem,
         _duplicate_problem,
         _sam_problem,
-        _param_group_problem,
         _data_problem,
         _loader_problem,
         _output_problem,
@@ -216,20 +215,6 @@ def _sam_problem(net, params):
     return None
 
 
-def _param_group_problem(net, params):
-    given = net.get_params_for("optimizer")
-    base = params["optimizer"] or given.get("base_optimizer", net.optimizer)
-    for pattern, options in given.get("param_groups") or ():
-        for name in sorted({"rho", "sam_rho"} - option_names(base)):
-            if name in options:
-                return (
-                    f"{name}={options[name]} of the parameter group {pattern!r} is not "
-                    "used: all weights of a member have one rho. Remove it from the "
-                    "group, and pass rho to the ensemble."
-                )
-    return None
-
-
 def _data_problem(net, params):
     reason = "the ensemble assigns samples to batches itself"
     for name in ("iterator_train", "iterator_valid"):
@@ -257,12 +242,6 @@ def _data_problem(net, params):
 
 def _loader_problem(net, params):
     for name in ("iterator_train", "iterator_valid"):
-        workers: Any = net.get_params_for(name).get("num_workers", 0)
-        if not isinstance(workers, Integral) or workers < 0:
-            return (
-                f"{name}__num_workers must be a number of processes, 0 or more, got "
-                f"{workers!r}."
-            )
         if net.get_params_for(name).get("collate_fn") is not None:
             return (
                 f"{name}__collate_fn is not used: shapes, labels, statistics and "

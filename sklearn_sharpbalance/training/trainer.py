@@ -32,7 +32,7 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.members.inference import check_module
 from sklearn_sharpbalance.members.member_params import own_settings
-from sklearn_sharpbalance.members.net import sam_passes, with_plain_sam
+from sklearn_sharpbalance.members.net import sam_passes
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.persistence.encoding import byte_view
@@ -176,10 +176,8 @@ class PhasedTrainer:
         if last is not None and last[0] is state and last[1] is segment:
             return last[2]
         masks = self.masks(state, segment.name)  # (M, N)
-        # Without SAM, fits with different kinds of SAM share the cached segment.
-        uses_plain_net = self.memory is not None and not masks.any()
         inputs = {
-            "net": self._plain_net if uses_plain_net else self.net,
+            "net": self.net,
             "members": state.members,
             "data": self.data,
             "segment": segment.with_masks(masks),
@@ -197,11 +195,6 @@ class PhasedTrainer:
     def _sam_passes(self) -> np.ndarray:
         """Passes of a sample with SAM: (M,), or (1,) for all members."""
         return np.asarray(sam_passes(self.net))
-
-    @cached_property
-    def _plain_net(self):
-        """The net with the default kind of SAM."""
-        return with_plain_sam(self.net)
 
     def masks(self, state: EnsembleState, phase=None) -> np.ndarray:
         """Return the SAM masks (M, N) of a phase; None is the last phase."""
@@ -239,14 +232,6 @@ def _take_weights(member, fitted):
                 "data. Set warm_start=False."
             )
     member.module.update(weights)
-    own = member.extra.get("buffers", {})
-    loose = {  # buffers outside the state dict, if their shape is the same
-        k: v
-        for k, v in fitted.extra.get("buffers", {}).items()
-        if k.startswith("module.") and own.get(k, v).shape == v.shape
-    }
-    if loose:
-        member.extra["buffers"] = own | loose
 
 
 def try_scoring(net, members, data, scorer, precision) -> None:

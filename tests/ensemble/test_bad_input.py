@@ -185,7 +185,6 @@ BAD_SETTINGS = [
     ("checkpoint_dir", "x/{foo}"),
     ("estimator__criterion", nn.MSELoss),
     ("estimator__criterion", nn.CTCLoss),
-    ("estimator__iterator_train__num_workers", -1),
     ("validation_fraction", 1.0),
     ("validation_fraction", 0.05),
     ("aggregation", "temperature"),

@@ -181,12 +181,3 @@ def test_settings_are_restored_from_files(kind, tmp_path):
     assert load(tmp_path / "model").settings_ == clf.settings_
     joblib.dump(clf, tmp_path / "pickle")
     assert joblib.load(tmp_path / "pickle").settings_ == clf.settings_
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_html_shows_the_settings(kind):
-    clf = kind(**SMALL).fit(X, y)
-    text = clf._repr_html_()
-    for part in ("lr 0.", "max_epochs 2", "batch_size 128", "device cpu"):
-        assert part in text
-    assert "precision float32, threads 1" in text

@@ -44,7 +44,8 @@ FAST = {
     "random_state": 0,
     "device": "cpu",
     "estimator__module__hidden": (8,),
-    "estimator__optimizer__nesterov": False,  # SGD in place of the default for tables
+    "optimizer": torch.optim.SGD,
+    "lr": 0.1,
 }
 APART = [
     {"lr": 0.02, "optimizer__weight_decay": 0.01},
@@ -187,7 +188,6 @@ BASES = {
 def test_stacked_members_have_their_own_rates_and_weight_decays(base, sam):
     X, y = table()
     options = {"member_params": RATES, "sam": sam, **FAST}
-    del options["estimator__optimizer__nesterov"]
     options |= BASES[base] | {"prune": 0.2}
     stacked = SharpBalance(**options).fit(X, y)
     assert stacked.engine_.name == "stacked"
@@ -342,16 +342,16 @@ def test_soups_of_different_networks_raise_before_training(rule, monkeypatch):
         ({"lr": [0.1, 0.2]}, "'member_params' parameter"),
         ([{}, {"lr": -1.0}, {}], "lr in member_params must be .* than 0, got -1.0"),
         ([{}, {"lr": "big"}, {}], "lr in member_params must be .* got 'big'"),
-        ([{"rho": 0.1}] * 3, r"Unknown name 'rho'.*One radius per member is rho=\["),
-        ([{"batch_size": 8}] * 3, "Unknown name 'batch_size'.*Names are those after"),
-        ([{"criterion__weight": 1}] * 3, "Unknown name 'criterion__weight'"),
-        ([{"optimizer__lr": 1}] * 3, "Unknown name 'optimizer__lr'"),
-        ([{"optimizer__rho": 1}] * 3, "lr, module__hidden.*optimizer__weight_decay"),
-        ([{"module__hiden": 4}] * 3, "Did you mean 'module__hidden'?"),
-        ([{"weight_decay": 4}] * 3, "Did you mean 'optimizer__weight_decay'?"),
-        ([{"module__n_classes": 4}] * 3, "Unknown name 'module__n_classes'"),
-        ([{"module__mean": 4}] * 3, "Unknown name 'module__mean'"),
-        ([{7: 4}] * 3, "Unknown name 7 in"),
+        ([{"rho": 0.1}] * 3, r"'rho' .* cannot be .*One radius per member is rho=\["),
+        ([{"batch_size": 8}] * 3, "'batch_size' .* cannot be .* Pass lr, or an arg"),
+        ([{"criterion__weight": 1}] * 3, "'criterion__weight' in member_params cannot"),
+        ([{"optimizer__lr": 1}] * 3, "'optimizer__lr' in member_params cannot"),
+        ([{"optimizer__rho": 1}] * 3, "'optimizer__rho' in member_params cannot"),
+        ([{"module__hiden": 4}] * 3, "unexpected keyword argument 'hiden'"),
+        ([{"optimizer__decay": 4}] * 3, "unexpected keyword argument 'decay'"),
+        ([{"module__n_classes": 4}] * 3, "of 3 classes; it must return"),
+        ([{"module__mean": 4}] * 3, "'module__mean' in member_params cannot"),
+        ([{7: 4}] * 3, "7 in member_params cannot"),
         ([{}, {"module__hidden": (-3,)}, {}], r"hidden\[0\]"),
         ([{}, {"optimizer__momentum": -1}, {}], "Invalid momentum value: -1"),
         ("lr", "'member_params' parameter"),
@@ -368,7 +368,7 @@ def test_module_must_accept_the_settings():
     X, y = table()
     prototype = nn.Linear(4, 3)
     clf = DeepEnsembleClassifier(prototype, member_params=[{"module__bias": False}] * 3)
-    with pytest.raises(InvalidInputError, match="is an instance: pass its class"):
+    with pytest.raises(InvalidInputError, match=r"is an instance .* Pass its class"):
         clf.fit(X, y)
 
     def any_arguments(n_features, n_classes, **kwargs):
@@ -380,9 +380,6 @@ def test_module_must_accept_the_settings():
     ).fit(X, y)
     widths = [net.module_.module[1].out_features for net in clf.estimators_]
     assert widths == [2, 3, 4]
-    wrong = [{}, {"module__hiden": (3,)}, {}]
-    with pytest.raises(InvalidInputError, match="unexpected keyword argument 'hiden'"):
-        clf.set_params(member_params=wrong).fit(X, y)
 
 
 def test_learning_rate_without_effect_raises():

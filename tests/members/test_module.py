@@ -160,13 +160,11 @@ class Constants(nn.Module):
     def __init__(self):
         super().__init__()
         self.scale, self.shift = (nn.Parameter(torch.empty(2)) for _ in range(2))
-        self.ramp = nn.Parameter(torch.empty(3))
         self.reset_parameters()
 
     def reset_parameters(self):
         nn.init.ones_(self.scale)
         self.shift.data.zero_()
-        self.ramp = nn.Parameter(torch.arange(3.0))
 
 
 def test_layers_with_constant_initial_values_do_not_warn():

@@ -145,9 +145,6 @@ def test_modes_are_restored_after_an_error_and_between_stages():
         assert modes() == before
         for _ in clf.fit(X, y).staged_predict_proba(X):
             assert modes() == before
-        soup = SharpBalanceEnsembleClassifier(aggregation="uniform_soup", **SMALL)
-        for _ in soup.fit(X, y).staged_predict_proba(X):
-            assert modes() == before
 
 
 def test_jobs_in_threads_have_the_same_modes():

@@ -1,7 +1,5 @@
 """Defaults for images: augmentation, step, network and schedule."""
 
-from html import escape
-
 import numpy as np
 import pytest
 import torch
@@ -290,7 +288,6 @@ def test_the_parameter_stays_as_the_user_gave_it(fitted):
         assert clf.get_params()["train_transform"] == "auto"
         assert clf.get_params()["sam"] is None
     assert repr(fitted) == repr(SharpBalance(**NARROW))
-    assert f"train_transform {escape(crops(1, False))}" in fitted._repr_html_()
 
 
 DEFAULT = {"n_estimators": 1, "max_epochs": 1, "device": "cpu", "random_state": 0}

@@ -105,14 +105,6 @@ REFUSED = [
     ),
     ({"criterion": Tempered}, "criterion Tempered has trainable .* into the module"),
     ({"criterion": Tempered()}, "criterion Tempered has trainable .* into the module"),
-    (
-        {"optimizer__param_groups": [("*bias", {"rho": 0.0})]},
-        r"rho=0.0 of the parameter group '\*bias' is not used",
-    ),
-    (
-        {"optimizer__param_groups": [("*bias", {"sam_rho": 0.0})]},
-        r"sam_rho=0.0 of the parameter group '\*bias' is not used",
-    ),
     ({"iterator_train__collate_fn": default_collate}, "iterator_train__collate_fn is"),
     ({"iterator_valid__collate_fn": default_collate}, "iterator_valid__collate_fn is"),
     ({"iterator_train__drop_last": True}, "drop_last=True is not used: every epoch"),
