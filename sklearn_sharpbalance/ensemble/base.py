@@ -80,7 +80,8 @@ class BaseDeepEnsemble(
     def _keep_result(self, prepared, loop):
         """Set the fitted attributes from the result of a loop."""
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
-        self._keep(prepared, loop.result)
+        with torch_threads(prepared.engine.threads):
+            self._keep(prepared, loop.result)
         if loop.early_stopping is not None:
             self.validation_scores_ = np.asarray(loop.early_stopping.scores)
         # Callbacks may have stopped every member before the end of the segment.

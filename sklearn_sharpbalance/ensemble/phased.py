@@ -257,7 +257,8 @@ class PhasedEnsemble(BaseDeepEnsemble):
                 state = trainer.select(run, state, segment)
             state = trainer.train(run, state, segment)
         self.__dict__.pop("validation_scores_", None)  # of an earlier fit
-        self._keep(prepared, state)
+        with torch_threads(prepared.engine.threads):
+            self._keep(prepared, state)
         self.settings_["lr_schedule"] = "constant"  # whatever a whole fit would use
         self.n_iter_, self.n_passes_ = epoch + 1, state.passes
 

@@ -110,14 +110,20 @@ def test_predictions_and_load_use_the_threads_of_the_fit(seen, tmp_path):
 @pytest.mark.skipif(
     "fork" not in multiprocessing.get_all_start_methods(), reason="fork"
 )
-def test_a_process_forked_after_predictions_can_predict(two_threads, tmp_path):
+def test_a_forked_process_can_predict_and_fit(two_threads, tmp_path):
     clf = DeepEnsembleClassifier(**FAST).fit(X, y)
     clf.save(tmp_path / "model")
     many = np.resize(X, (5000, 4))
-    for one in (clf, load(tmp_path / "model")):
-        one.predict_proba(many)
+    held_out = DeepEnsembleClassifier(**FAST, validation_fraction=0.5)
+    for call, args in [
+        (clf.predict_proba, (many,)),
+        (load(tmp_path / "model").predict_proba, (many,)),
+        (held_out.fit, (many, np.resize(y, 5000))),
+    ]:
+        call(*args)
+        torch.ones(500, 500) @ torch.ones(500, 500)  # with both threads
         fork = multiprocessing.get_context("fork")
-        process = fork.Process(target=one.predict_proba, args=(many,))
+        process = fork.Process(target=call, args=args)
         process.start()
         process.join(60)
         process.kill()
