@@ -9,11 +9,11 @@ ranks them with intervals. This example compares seventeen methods.
 """
 
 # %%
-# Pictures
-# --------
+# Images
+# ------
 # A fifth of the digits is for training, so that there are errors to compare. Another
 # fifth is rotated and used without labels, by the methods that make their members
-# disagree on such pictures. The rest is for the test.
+# disagree on such images. The rest is for the test.
 import os
 
 import numpy as np
@@ -40,7 +40,7 @@ rotated = np.rot90(X[apart], axes=(1, 2))
 #   weights (EoA), and a greedy soup, which is *one* network when it predicts;
 # - SAM on all samples, with one radius, one for each member (SAM+), and its variants;
 # - SAM on some: by the rule of the paper's code (SharpBalance), by its rule for other
-#   pictures, by the rule of its text (sharpest samples), and as many at random;
+#   images, by the rule of its text (sharpest samples), and as many at random;
 # - members trained together with a loss for agreeing, on hard samples (SED) or on the
 #   rotated ones (A2D, DivDis).
 from scipy.stats import loguniform

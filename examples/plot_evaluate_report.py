@@ -4,14 +4,14 @@ One report about an ensemble
 
 :func:`~sklearn_sharpbalance.evaluation.evaluate` measures accuracy, calibration,
 diversity, sharpness and robustness of ensembles and baselines in one call: here for
-pictures of digits, corrupted digits, and digits of classes that are not in the training
+images of digits, corrupted digits, and digits of classes that are not in the training
 set.
 """
 
 # %%
-# Pictures
-# --------
-# Three fifths of the pictures of the digits 0 to 7 are for training. The eights and nines
+# Images
+# ------
+# Three fifths of the images of the digits 0 to 7 are for training. The eights and nines
 # are foreign samples: ensembles should be less confident about them.
 import os
 
@@ -22,10 +22,10 @@ from sklearn.model_selection import train_test_split
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 
 digits = load_digits()
-pictures = (digits.images * (255 / 16)).round().astype(np.uint8)  # (1797, 8, 8)
+images = (digits.images * (255 / 16)).round().astype(np.uint8)  # (1797, 8, 8)
 known = digits.target < 8
 X_train, X_test, y_train, y_test = train_test_split(
-    pictures[known],
+    images[known],
     digits.target[known],
     train_size=0.6,
     stratify=digits.target[known],
@@ -36,7 +36,7 @@ X_train, X_test, y_train, y_test = train_test_split(
 # Two methods with two seeds each, and a baseline
 # -----------------------------------------------
 # Any classifier with ``predict_proba`` can be compared with the ensembles. The random
-# forest needs a table, so a pipeline flattens the pictures. SharpBalance makes two
+# forest needs a table, so a pipeline flattens the images. SharpBalance makes two
 # gradient passes for many samples and costs nearly twice as much here as the deep
 # ensemble; :doc:`plot_compare_methods_digits` gives all methods the same number of passes.
 from sklearn.ensemble import RandomForestClassifier
@@ -65,7 +65,7 @@ methods = {
         DeepEnsembleClassifier(**network, random_state=seed) for seed in (0, 1)
     ],
     "SharpBalance": [
-        SharpBalanceEnsembleClassifier(**network, rho=0.2, random_state=seed)
+        SharpBalanceEnsembleClassifier(**network, sam="sam", rho=0.2, random_state=seed)
         for seed in (0, 1)
     ],
     "random forest": [
@@ -93,7 +93,7 @@ report = evaluate(
     corruptions=["fog"]
     if FAST
     else ["gaussian_noise", "motion_blur", "fog", "pixelate"],
-    ood=pictures[~known],
+    ood=images[~known],
     sharpness={"n_batches": 1 if FAST else 10},
     X_train=X_train,
     y_train=y_train,

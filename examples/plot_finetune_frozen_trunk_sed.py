@@ -5,9 +5,9 @@ Fine-tuning a frozen trunk into members that disagree
 A network that was trained on another task can be the trunk of a whole ensemble: its
 weights stay as they are, its features are computed once, and each member trains a small
 head of its own. Such heads are cheap to train and predict almost the same, on foreign
-pictures too. Scalable Ensemble Diversification (SED) adds a loss for pairs of heads that
+images too. Scalable Ensemble Diversification (SED) adds a loss for pairs of heads that
 agree on hard samples. This example shows how well the disagreement of the heads then
-detects foreign pictures.
+detects foreign images.
 """
 
 import os
@@ -35,7 +35,7 @@ from sklearn_sharpbalance.plotting import OODDisplay
 # A trunk from another task
 # -------------------------
 # The digits 0 to 5 are the data of the other task. The trunk is the network that was
-# trained on them, without its last layer. It takes pictures as they are, so it includes
+# trained on them, without its last layer. It takes images as they are, so it includes
 # the standardisation of its training data.
 
 FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
@@ -65,7 +65,7 @@ trunk = Trunk(pretrained.estimators_[0].module_)
 # Heads for a new task
 # --------------------
 # The new task: digits 6 to 9, three hundred of them labelled. Digits of the other
-# classes are the foreign pictures. The heads are not trained on them.
+# classes are the foreign images. The heads are not trained on them.
 
 X_train, X_test, y_train, y_test = train_test_split(
     X[~elsewhere],
@@ -96,7 +96,7 @@ print(ensembles[0.1][0].engine_)
 # %%
 # Accuracy and detection
 # ----------------------
-# Two scores detect foreign pictures: the confidence of the mean prediction (BMA), where
+# Two scores detect foreign images: the confidence of the mean prediction (BMA), where
 # a low one is foreign, and the predictive diversity score (PDS), which is high where
 # members give high probabilities to different classes. AUROC 0.5 is a score without
 # information.
@@ -154,7 +154,7 @@ axes[2].set_ylabel("Fraction of samples, weight 0.3, seed 0")
 # %%
 # Members are whole networks
 # --------------------------
-# The ``estimators_`` take pictures: each has the trunk, which all members share in
+# The ``estimators_`` take images: each has the trunk, which all members share in
 # memory, and its own head.
 
 member = ensembles[0.3][0].estimators_[0]

@@ -30,9 +30,9 @@ X, y = make_classification(
     flip_y=0.05,
     random_state=0,
 )
-flat = {"rho": 0.2, "warmup": "sgd", "warmup_epochs": 0.2, **COMMON}
+flat = {"sam": "sam", "rho": 0.2, "warmup": "sgd", "warmup_epochs": 0.2, **COMMON}
 ensembles = {
-    "SGD": DeepEnsembleClassifier(**COMMON),
+    "deep ensemble": DeepEnsembleClassifier(**COMMON),
     "SharpBalance": SharpBalanceEnsembleClassifier(flat_ratio=0.2, **flat),
     "SAM": SharpBalanceEnsembleClassifier(selection="all", **flat),
 }
@@ -44,8 +44,8 @@ for ensemble in ensembles.values():
 # -----------------
 # A direction is filter-normalised: a step of 1 moves every filter by its own norm, so
 # that slices of networks with weights of different size can be compared. The loss rises
-# most with SGD and least with SAM; SharpBalance, which applies SAM to a part of the
-# samples, lies in between.
+# most without SAM and least with SAM on all samples. SharpBalance, which applies SAM to
+# a part of the samples, lies in between.
 fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 for name, ensemble in ensembles.items():
     LossLandscapeDisplay.from_estimator(

@@ -38,8 +38,8 @@ X_train, X_test, y_train, y_test = train_test_split(
 # ---
 # Each member scores all training samples after half of the epochs. From then on it
 # applies SAM to those that the *other* members propose, and not to the rest.
-# Below the parameters are results of the fit: the share of the samples that each member
-# applies SAM to, losses and time.
+# Below the parameters are results of the fit: the fraction of the samples that each
+# member applies SAM to, losses and time.
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
 clf = SharpBalanceEnsembleClassifier(**settings)

@@ -8,6 +8,8 @@ this accuracy over the fraction of samples that are answered is the accuracy-cov
 curve.
 """
 
+import os
+
 import matplotlib.pyplot as plt
 import numpy as np
 from sklearn.datasets import load_digits
@@ -16,11 +18,14 @@ from sklearn.model_selection import train_test_split
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.corruption import corrupt_table
 
+FAST = bool(os.environ.get("SHARPBALANCE_FAST"))  # shorter, for the tests
 X, y = load_digits(return_X_y=True)
 X_train, X_test, y_train, y_test = train_test_split(
     X, y, test_size=0.5, random_state=0, stratify=y
 )
-clf = SharpBalanceEnsembleClassifier(validation_fraction=0.2, random_state=0)
+clf = SharpBalanceEnsembleClassifier(
+    max_epochs=5 if FAST else None, validation_fraction=0.2, random_state=0
+)
 clf.fit(X_train, y_train)
 
 # %%

@@ -11,7 +11,7 @@ The scores are the same, up to rounding.
 # %%
 # Data and search
 # ---------------
-# Three radii and three shares of samples, in five folds: 45 fits of three members.
+# Three radii and three fractions of samples, in five folds: 45 fits of three members.
 import os
 
 from sklearn.datasets import load_digits

@@ -29,9 +29,9 @@ X_train, X_test, y_train, y_test = train_test_split(
 
 
 def moved(X, down, right):
-    pictures = np.pad(X.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
+    images = np.pad(X.reshape(-1, 8, 8), ((0, 0), (1, 1), (1, 1)))
     rows, columns = slice(1 - down, 9 - down), slice(1 - right, 9 - right)
-    return pictures[:, rows, columns].reshape(-1, 64)
+    return images[:, rows, columns].reshape(-1, 64)
 
 
 steps = [(0, 0), (1, 0), (-1, 0), (0, 1), (0, -1)]
@@ -44,7 +44,7 @@ y_augmented = np.tile(y_train, len(steps))
 # Four controls, each with SGD and with SAM, five networks each, for as many steps.
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
-controls = {  # pictures, classes, weight decay
+controls = {  # images, classes, weight decay
     "no control": (X_train, y_train, 0.0),
     "augmentation": (X_augmented, y_augmented, 0.0),
     "weight decay": (X_train, y_train, 5e-3),
@@ -54,7 +54,7 @@ optimizers = {"SGD": "none", "SAM": "all"}  # samples with a SAM step
 ensembles = {
     (control, optimizer): SharpBalanceEnsembleClassifier(
         n_estimators=2 if FAST else 5,
-        max_epochs=(5 if FAST else 200) * len(X_train) // len(pictures),
+        max_epochs=(5 if FAST else 200) * len(X_train) // len(images),
         estimator__optimizer=torch.optim.SGD,
         estimator__optimizer__momentum=0.9,
         estimator__optimizer__weight_decay=weight_decay,
@@ -64,15 +64,15 @@ ensembles = {
         warmup_epochs=0,
         rho=0.2,
         random_state=0,
-    ).fit(pictures, classes)
-    for control, (pictures, classes, weight_decay) in controls.items()
+    ).fit(images, classes)
+    for control, (images, classes, weight_decay) in controls.items()
     for optimizer, selection in optimizers.items()
 }
 
 # %%
 # Measure
 # -------
-# Three measures of sharpness on the training pictures, for each network by itself.
+# Three measures of sharpness on the training images, for each network by itself.
 # Larger is sharper.
 from sklearn_sharpbalance.metrics import (
     adaptive_sharpness,
@@ -135,7 +135,7 @@ figure.legend(handles, labels, loc="outside upper center", ncols=4, frameon=Fals
 # Of sharpness with accuracy: -1 means that the flatter network is always the better one.
 # Within controls the correlation is negative for all three measures; over all networks
 # it is positive. So compare the sharpness of networks that were trained alike, and do not
-# select a network by its sharpness. For pictures of CIFAR-10 see :doc:`/results`.
+# select a network by its sharpness. For images of CIFAR-10 see :doc:`/results`.
 from scipy.stats import spearmanr
 
 for name in measures:

@@ -50,6 +50,7 @@ from sklearn_sharpbalance.evaluation import tradeoff_curve
 curve = tradeoff_curve(
     SharpBalanceEnsembleClassifier(
         estimator__module__hidden=(64, 64),
+        sam="sam",
         max_epochs=2 if FAST else 25,
         flat_ratio=0.2,
         warmup="sgd",
@@ -115,7 +116,7 @@ if len(sys.argv) > 1:
 # Slopes
 # ------
 # The slope of each line is the diversity lost for a unit of sharpness. One synthetic table
-# says little about other data; measurements on digits and pictures are among the
+# says little about other data; measurements on digits and images are among the
 # :doc:`results </results>`.
 for name, fit in display.fits_.items():
     print(f"{name}: slope {fit.slope:.2f}")
