@@ -25,7 +25,7 @@ sys.path[:0] = [str(ROOT), str(HERE / "_ext")]
 for notebook in (ROOT / "examples").glob("*.ipynb"):
     shutil.copy2(notebook, HERE / "notebooks")
 
-from measured import read_results
+from results import read_results
 
 import sklearn_sharpbalance
 
