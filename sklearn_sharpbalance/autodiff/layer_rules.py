@@ -12,8 +12,7 @@ A rule has two steps. ``factors`` converts :math:`x` and :math:`g` into tensors 
 concatenated along that axis, because its gradient is the sum over all positions of all
 calls. ``squared_norm`` turns the factors into one number per sample.
 
-``refusal`` returns the reason if a rule does not apply to a certain layer, and
-``workspace`` how many numbers the two steps store in addition to :math:`x` and
+``workspace`` returns how many numbers the two steps store in addition to :math:`x` and
 :math:`g`. ``input_gradient`` computes the gradient in the layer's input from :math:`g`,
 where that is faster than autograd.
 """
@@ -34,7 +33,6 @@ class Rule(NamedTuple):
 
     factors: Callable[[nn.Module, Tensor, Tensor], tuple[Tensor, ...]]
     squared_norm: Callable[..., Tensor]
-    refusal: Callable[[nn.Module], str | None] = lambda layer: None
     workspace: Callable[[nn.Module, Tensor], int] = lambda layer, output: 0
     input_gradient: Callable[[nn.Module, Tensor], Tensor] | None = None
 
@@ -246,13 +244,6 @@ def batch_norm_input_gradient(layer, g):
     return F.batch_norm(g, mean, layer.running_var, layer.weight, eps=layer.eps)
 
 
-def instance_norm(layer, x):
-    mean, var = layer.running_mean, layer.running_var  # None: statistics of the sample
-    return F.instance_norm(
-        x, mean, var, use_input_stats=mean is None, momentum=0.0, eps=layer.eps
-    )
-
-
 def group_norm(layer, x):
     return F.group_norm(x, layer.num_groups, eps=layer.eps)
 
@@ -265,37 +256,6 @@ def rms_norm(layer, x):
     return F.rms_norm(x, layer.normalized_shape, eps=layer.eps)
 
 
-# --- embedding: the factors are the indices (B, 1, T) and g (B, D, T) ---
-
-
-def embedding_factors(layer, x, g):
-    batch = len(x)
-    return x.reshape(batch, 1, -1), g.reshape(batch, -1, g.shape[-1]).mT
-
-
-def embedding_squared_norm(layer, names, index, g):
-    if layer.padding_idx is not None:
-        g = g * (index != layer.padding_idx)  # that row gets no gradient
-    if g.shape[-1] == 1:
-        return squared_norm(g)
-    # Gradients of positions with the same index add up; others are orthogonal.
-    same = index.mT == index  # (B, T, T)
-    return vecdot((g.mT @ g).flatten(1), same.flatten(1))
-
-
-def embedding_refusal(layer):
-    if layer.max_norm is not None:
-        return "an Embedding with max_norm rescales its own weight"
-    if layer.scale_grad_by_freq:
-        return "an Embedding with scale_grad_by_freq depends on the batch"
-    return None
-
-
-def embedding_workspace(layer, output):
-    """Return the size of two matrices of positions by positions."""
-    return 2 * len(output) * output.shape[1:-1].numel() ** 2
-
-
 _LINEAR = Rule(linear_factors, linear_squared_norm)
 _CONVOLUTION = Rule(
     convolution_factors, convolution_squared_norm, workspace=convolution_workspace
@@ -305,7 +265,6 @@ _BATCH_NORM = Rule(
     norm_squared_norm,
     input_gradient=batch_norm_input_gradient,
 )
-_INSTANCE_NORM = Rule(channel_norm_factors(instance_norm), norm_squared_norm)
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: _LINEAR,
@@ -315,16 +274,7 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.BatchNorm1d: _BATCH_NORM,
     nn.BatchNorm2d: _BATCH_NORM,
     nn.BatchNorm3d: _BATCH_NORM,
-    nn.InstanceNorm1d: _INSTANCE_NORM,
-    nn.InstanceNorm2d: _INSTANCE_NORM,
-    nn.InstanceNorm3d: _INSTANCE_NORM,
     nn.GroupNorm: Rule(channel_norm_factors(group_norm), norm_squared_norm),
     nn.LayerNorm: Rule(feature_norm_factors(layer_norm), norm_squared_norm),
     nn.RMSNorm: Rule(feature_norm_factors(rms_norm), norm_squared_norm),
-    nn.Embedding: Rule(
-        embedding_factors,
-        embedding_squared_norm,
-        refusal=embedding_refusal,
-        workspace=embedding_workspace,
-    ),
 }

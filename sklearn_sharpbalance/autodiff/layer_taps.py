@@ -67,11 +67,8 @@ def _rule(module, own, first):
     if rule is None or overridden or not own.keys() <= {"weight", "bias"}:
         kind = type(module).__name__
         raise UnsupportedModuleError(f"{kind} has no layer rule for {first!r}")
-    refusal = rule.refusal(module)
     if any(p.is_complex() for p in own.values()):
-        refusal = "the rules apply to real numbers only, not to complex ones"
-    if refusal is not None:
-        raise UnsupportedModuleError(refusal)
+        raise UnsupportedModuleError("the rules apply to real numbers only")
     return rule
 
 

@@ -53,7 +53,7 @@ def per_sample_squared_norms(
     ----------
     module : Module
         Run in eval mode: in train mode the gradient of one sample is not defined. Its
-        flags, gradients, hooks and tensors are restored afterwards.
+        flags, gradients and hooks are restored afterwards.
     loss_fn : callable
         ``loss_fn(outputs, y)`` returns one loss per sample, of shape (B,).
     X : array, tensor, dict or sequence of those, or Dataset
@@ -78,7 +78,7 @@ def per_sample_squared_norms(
     -----
     The value is :math:`\|\nabla_w \ell(f_w(x_n), y_n)\|_2^2`. The layer rules cost
     about as much as one forward and backward pass. They apply to linear layers,
-    convolutions, normalisations and embeddings, also if a layer is called several
+    convolutions, batch, group, layer and RMS norms, also if a layer is called several
     times. ``vmap`` is used for parameters that layers share, that belong to a module
     without a rule or that are used outside of their layer; the loop is used for modules
     that ``vmap`` cannot trace (recurrent layers).

@@ -13,7 +13,6 @@ from sklearn_sharpbalance.runtime.process import Shared
 from sklearn_sharpbalance.runtime.torch_internals import (
     BATCH_NORM,
     is_compiled,
-    own_buffers,
     without_vmap_warnings,
 )
 
@@ -60,10 +59,9 @@ def trainable_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
 def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     """Put ``module`` in eval mode with autograd enabled; restore its state on exit.
 
-    On exit, also by an exception, the training flag of every submodule,
-    ``requires_grad`` of every parameter and the tensors in attributes of modules are
-    restored. Raise for modules whose output for one sample depends on the other samples
-    of the batch even in eval mode.
+    On exit, also by an exception, the training flag of every submodule and
+    ``requires_grad`` of every parameter are restored. Raise for modules whose output
+    for one sample depends on the other samples of the batch even in eval mode.
 
     Examples
     --------
@@ -77,7 +75,6 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
     _refuse_batch_statistics(module)
     modes = [(m, m.training) for m in module.modules()]
     flags = [(p, p.requires_grad) for p in module.parameters()]
-    kept = [(m, dict(vars(m)), dict(own_buffers(m))) for m in module.modules()]
     try:
         module.eval()
         # An enclosing autocast caches casts of the weights, even if the weights change.
@@ -96,31 +93,7 @@ def evaluation_mode(module: nn.Module) -> Iterator[nn.Module]:
             m.training = training
         for p, requires_grad in flags:
             p.requires_grad_(requires_grad)
-        for m, attributes, buffers in kept:
-            _undo_replacements(m, attributes, buffers)
         torch.clear_autocast_cache()
-
-
-def _undo_replacements(module, attributes, buffers):
-    """Restore a module's attributes if its forward pass has replaced a tensor.
-
-    Pruned layers store the weight that they compute, other modules store activations.
-    Such a tensor has a graph and could be neither copied nor saved. All attributes are
-    restored, because others, such as the length of a cache, must match the tensor.
-    """
-    attributes_now, buffers_now = vars(module), own_buffers(module)
-    if _tensor_ids(attributes_now, buffers_now) == _tensor_ids(attributes, buffers):
-        return
-    attributes_now.clear()
-    attributes_now.update(attributes)
-    buffers_now.clear()
-    buffers_now.update(buffers)
-
-
-def _tensor_ids(attributes, buffers):
-    """Return the identity of each tensor by name."""
-    items = [*attributes.items(), *buffers.items()]
-    return {name: id(value) for name, value in items if isinstance(value, Tensor)}
 
 
 def _refuse_batch_statistics(module):

@@ -1,7 +1,5 @@
 """Run one member on samples: a check before training, and sharpness scores."""
 
-import inspect
-
 import numpy as np
 import torch
 
@@ -16,7 +14,7 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
-from sklearn_sharpbalance.runtime.torch_internals import in_place_version, set_training
+from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 
 __all__ = ["check_module", "score_member"]
 
@@ -31,8 +29,6 @@ def check_module(net, state, data, n_classes):
     rows = np.arange(min(2, len(data)))
     with torch.no_grad(), random_stream(net.device, seed=state.seed):
         for x, _ in DeviceData(data, net.device).iterate(rows[None]):
-            if isinstance(x, dict):
-                _check_keys(net.module_.module, x, name)
             try:
                 output = net.infer(x)
             except Exception as error:
@@ -46,7 +42,6 @@ def check_module(net, state, data, n_classes):
     _check_output(output, name, len(rows), n_classes)
     _check_scale(net, output, name)
     _check_loss(net, output)
-    _check_training(net, x, name, n_classes)
 
 
 def _shape_text(x):
@@ -54,20 +49,6 @@ def _shape_text(x):
         shapes = {key: tuple(value.shape) for key, value in x.items()}
         return f"shapes {shapes}"
     return f"shape {getattr(x, 'shape', None)}"
-
-
-def _check_keys(module, x, name):
-    """Raise if the keys of a dictionary are not the arguments of ``forward``."""
-    signature = inspect.signature(module.forward)
-    try:
-        signature.bind(**x)
-    except TypeError as error:
-        keys = ", ".join(repr(key) for key in x)
-        raise InvalidInputError(
-            f"X is a dictionary of {keys}, which are passed to {name}.forward by these "
-            f"names, but it takes {signature}: {in_a_sentence(error)}. Rename the keys "
-            "of X or the arguments."
-        ) from error
 
 
 def _check_output(output, name, n_samples, n_classes):
@@ -127,27 +108,6 @@ def _check_loss(net, output):
             f"{in_a_sentence(error)}. Use a loss for classes, such as "
             "torch.nn.CrossEntropyLoss."
         ) from error
-
-
-def _check_training(net, x, name, n_classes):
-    """Raise if the output in training mode is not a tensor.
-
-    Ignore errors of the call: BatchNorm may need more than two samples.
-    """
-    set_training(net, True)
-    with random_stream(net.device):  # dropout draws
-        try:
-            output = net.infer(x)
-        except Exception:
-            return
-    if not isinstance(output, torch.Tensor):
-        raise InvalidInputError(
-            f"In training mode the module {name} returned a {type(output).__name__}; "
-            f"it must return one tensor of logits of shape (n_samples, {n_classes}), "
-            "as it does in evaluation mode. Switch off additional outputs of training, "
-            "as aux_logits=False does in torchvision's networks, or wrap the "
-            "module in one that returns the logits only."
-        )
 
 
 def score_member(net, state, data, scorer, precision="float32"):

@@ -5,7 +5,7 @@ pickled. :func:`default_network` chooses one by the shape of a sample, :func:`fi
 puts a new head on a pretrained one.
 """
 
-from sklearn_sharpbalance.networks.cnn import VGG19BN, SmallCNN
+from sklearn_sharpbalance.networks.cnn import SmallCNN
 from sklearn_sharpbalance.networks.defaults import default_network
 from sklearn_sharpbalance.networks.mlp import MLP
 from sklearn_sharpbalance.networks.resnet import (
@@ -15,16 +15,14 @@ from sklearn_sharpbalance.networks.resnet import (
     WideResNet,
 )
 from sklearn_sharpbalance.networks.transfer import finetune
-from sklearn_sharpbalance.networks.vit import VisionTransformer, ViTTiny
+from sklearn_sharpbalance.networks.vit import VisionTransformer
 
 __all__ = [
     "MLP",
-    "VGG19BN",
     "ResNet",
     "ResNet18",
     "SmallCNN",
     "SmallResNet",
-    "ViTTiny",
     "VisionTransformer",
     "WideResNet",
     "default_network",

@@ -3,13 +3,16 @@
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from numbers import Integral
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
+from sklearn_sharpbalance._validation import (
+    POSITIVE_INTEGER,
+    check_choice,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 
 __all__ = ["finetune"]
@@ -33,11 +36,9 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     weights_path : str or path, default=None
         File with the state dict (``torch.save`` or safetensors). None: a named model
         takes its default weights from torchvision's cache, a module keeps its own.
-    trainable : {"all", "head"} or int, default="all"
-        What is trained: everything, the new head, or this number of last layers with
-        weights (in the order in which the model registers them; 1 is the head). Frozen
-        BatchNorm layers stay in evaluation mode and keep the statistics of the
-        pretraining.
+    trainable : {"all", "head"}, default="all"
+        What is trained: everything, or the new head only. Frozen BatchNorm layers stay
+        in evaluation mode and keep the statistics of the pretraining.
 
     Returns
     -------
@@ -66,7 +67,7 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     ['5.weight', '5.bias']
     """
     check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
-    _check_trainable(trainable)
+    check_choice("trainable", trainable, ("all", "head"))
     if isinstance(name_or_model, nn.Module):
         model = copy.deepcopy(name_or_model)
     else:
@@ -76,19 +77,9 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
         _load_body(model, Path(weights_path), head)
     _drop_auxiliary_heads(model)
     model.set_submodule(head, _new_head(model.get_submodule(head), n_classes))
-    if trainable != "all":
-        _freeze(model, head, 1 if trainable == "head" else trainable)
+    if trainable == "head":
+        _freeze_body(model, head)
     return model.train()
-
-
-def _check_trainable(trainable: str | int) -> None:
-    named = isinstance(trainable, str) and trainable in ("all", "head")
-    counted = isinstance(trainable, Integral) and not isinstance(trainable, bool)
-    if not named and not (counted and trainable >= 1):  # type: ignore[operator]
-        raise InvalidInputError(
-            "trainable must be 'all', 'head' or the number of layers to train, at "
-            f"least 1, got {trainable!r}."
-        )
 
 
 def _torchvision_model(name: str, cached: bool) -> nn.Module:
@@ -231,20 +222,11 @@ FROZEN: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def _freeze(model: nn.Module, head: str, n_last: int) -> None:
-    """Freeze all but the last ``n_last`` layers with weights of their own."""
-    last = model.get_submodule(head)
-    layers = [
-        layer
-        for layer in model.modules()
-        if layer is not last and any(True for _ in layer.parameters(recurse=False))
-    ]
-    trained = layers[max(len(layers) - (n_last - 1), 0) :]
+def _freeze_body(model: nn.Module, head: str) -> None:
+    """Freeze all layers but the head."""
     for layer in model.modules():  # a norm layer may have statistics only
-        if layer is last:
+        if layer is model.get_submodule(head):
             continue
-        if trained and layer is trained[0]:
-            break
         for parameter in layer.parameters(recurse=False):
             parameter.requires_grad_(False)
         if type(layer) in FROZEN:

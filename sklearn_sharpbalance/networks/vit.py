@@ -13,7 +13,7 @@ from sklearn_sharpbalance._validation import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["ViTTiny", "VisionTransformer"]
+__all__ = ["VisionTransformer"]
 
 
 class Tokens(nn.Module):
@@ -95,6 +95,9 @@ class TransformerBlock(nn.Module):
 class VisionTransformer(nn.Module):
     """Vision transformer with a class token; returns logits.
 
+    The default size is that of ViT-Tiny; ViT-T/16 for ImageNet has ``image_size=224``
+    and ``patch_size=16``.
+
     Parameters
     ----------
     image_size : int, default=32
@@ -171,20 +174,6 @@ class VisionTransformer(nn.Module):
         """Return logits (N, n_classes) of images ``x`` (N, in_channels, H, W)."""
         tokens = self.norm(self.blocks(self.drop(self.tokens(x))))  # (N, T, dim)
         return self.head(tokens[:, 0])
-
-
-class ViTTiny(VisionTransformer):
-    """ViT-Tiny: tokens of length 192, 12 blocks of 3 heads; returns logits.
-
-    The parameters and their defaults are those of :class:`VisionTransformer`.
-    ViT-T/16 for ImageNet has ``image_size=224`` and ``patch_size=16``.
-
-    Examples
-    --------
-    >>> net = ViTTiny(image_size=224, patch_size=16, n_classes=1000)
-    >>> sum(p.numel() for p in net.parameters())
-    5717416
-    """
 
 
 def _check_sizes(image_size: int, patch_size: int, dim: int, heads: int) -> None:

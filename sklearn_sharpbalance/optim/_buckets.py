@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_copy_,
     foreach_mul,
@@ -22,7 +21,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 __all__ = [
     "Bucket",
     "all_finite",
-    "as_real",
     "both_passes",
     "choose",
     "collect",
@@ -44,8 +42,6 @@ class Bucket:
 
     group: dict[str, Any]
     params: list[Tensor] = field(default_factory=list)
-    # The parameters as real tensors (views of the same memory).
-    weights: list[Tensor] = field(default_factory=list)
     # Their gradients, in single precision at least.
     grads: list[Tensor] = field(default_factory=list)
     # The weights before the perturbation.
@@ -60,29 +56,13 @@ class Bucket:
 
     def keep_weights(self) -> None:
         """Copy the weights, bit for bit (adding zero would turn -0.0 into 0.0)."""
-        saved = [torch.empty_like(w) for w in self.weights]
-        foreach_copy_(saved, self.weights)
+        saved = [torch.empty_like(w) for w in self.params]
+        foreach_copy_(saved, self.params)
         self.saved = saved  # set last: an interrupt must not leave an empty copy
 
     def own_grads(self) -> list[Tensor]:
-        """Return the current ``.grad``, as real tensors (views of the same memory)."""
-        return [as_real(_dense(p)) for p in self.params]
-
-
-def as_real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
-
-
-def _dense(param: Tensor) -> Tensor:
-    grad = param.grad
-    assert grad is not None
-    if grad.layout != torch.strided:
-        raise InvalidInputError(
-            "Sharpness-aware optimizers need dense gradients; a parameter of shape "
-            f"{tuple(param.shape)} has a gradient of layout {grad.layout}. Use a layer "
-            "with dense gradients, e.g. nn.Embedding(..., sparse=False)."
-        )
-    return grad
+        """Return the current ``.grad`` of each parameter."""
+        return [p.grad for p in self.params if p.grad is not None]
 
 
 def collect(
@@ -95,9 +75,7 @@ def collect(
             if not param.requires_grad or not wanted(param):
                 continue
             key = (index, param.device, param.dtype)
-            bucket = buckets.setdefault(key, Bucket(group))
-            bucket.params.append(param)
-            bucket.weights.append(as_real(param))
+            buckets.setdefault(key, Bucket(group)).params.append(param)
     return list(buckets.values())
 
 
@@ -148,7 +126,7 @@ def restore(buckets: Sequence[Bucket]) -> None:
     """Restore the weights that :meth:`Bucket.keep_weights` copied."""
     for bucket in buckets:
         if bucket.saved:
-            foreach_copy_(bucket.weights, bucket.saved)
+            foreach_copy_(bucket.params, bucket.saved)
             bucket.saved = []
 
 

@@ -69,7 +69,7 @@ class ASAM(SharpnessAwareOptimizer):
         super().__init__(params, base_optimizer, options, base_kwargs)
 
     def _direction(self, bucket, grad_scale):
-        sizes = foreach_abs(widened(bucket.weights))
+        sizes = foreach_abs(widened(bucket.params))
         foreach_add_(sizes, self._option(bucket.group, "eta"))
         once = foreach_mul(bucket.grads, sizes)  # T g
         return foreach_mul(once, sizes), once

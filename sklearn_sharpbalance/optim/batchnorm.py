@@ -14,7 +14,6 @@ from sklearn_sharpbalance.runtime.torch_internals import INSTANCE_NORM, is_compi
 
 __all__ = ["frozen_batch_statistics"]
 
-STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 UNTRACEABLE = "freeze_norms=True hooks into every call; pass freeze_norms=module"
 
 
@@ -64,12 +63,6 @@ def frozen_batch_statistics(module: nn.Module | None = None) -> Iterator[None]:
 
 def _freeze(layer: nn.Module, undo: ExitStack) -> bool:
     """Freeze a layer; return False if it must be visited again in training mode."""
-    if isinstance(layer, torch.jit.ScriptModule):
-        # Its code cannot be changed: restore its statistics afterwards.
-        for name, buffer in layer.named_buffers(recurse=False):
-            if name in STATISTICS:
-                undo.callback(buffer.copy_, buffer.clone())
-        return True
     if not getattr(layer, "track_running_stats", False):
         return True
     if not layer.training:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import FROM_0_BELOW_1, NON_NEGATIVE
-from sklearn_sharpbalance.optim._buckets import Bucket, as_real, choose, scaled
+from sklearn_sharpbalance.optim._buckets import Bucket, choose, scaled
 from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_add,
@@ -89,7 +89,7 @@ class FriendlySAM(SharpnessAwareOptimizer):
         for param in bucket.params:
             if param not in self._own_state:
                 self._own_state[param] = {AVERAGE: torch.zeros_like(param)}
-        return [as_real(self._own_state[param][AVERAGE]) for param in bucket.params]
+        return [self._own_state[param][AVERAGE] for param in bucket.params]
 
     def _direction(self, bucket, grad_scale):
         grads, weight = bucket.grads, 1 - self._option(bucket.group, "lmbda")

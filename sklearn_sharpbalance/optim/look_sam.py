@@ -11,7 +11,6 @@ from sklearn_sharpbalance._validation import NON_NEGATIVE, POSITIVE_INTEGER
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._buckets import (
     Bucket,
-    as_real,
     both_passes,
     choose,
     gather,
@@ -186,13 +185,13 @@ class LookSAM(SharpnessAwareOptimizer):
             )
 
     def _directions(self, bucket: Bucket) -> list[Tensor]:
-        """Return the kept unit vector, as real tensors; zeros at first."""
+        """Return the kept unit vector; zeros at first."""
         count = self.count
         for param in bucket.params:
             if param not in self._own_state:
                 zeros = torch.zeros_like(param)
                 self._own_state[param] = {DIRECTION: zeros, COUNT: count}
-        return [as_real(self._own_state[param][DIRECTION]) for param in bucket.params]
+        return [self._own_state[param][DIRECTION] for param in bucket.params]
 
     @torch.no_grad()
     def _combine(self, buckets):

@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.optim._buckets import as_real, collect, widened
+from sklearn_sharpbalance.optim._buckets import collect, widened
 from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 
 __all__ = ["MomentumSAM"]
@@ -108,11 +108,11 @@ class MomentumSAM(SharpnessAwareOptimizer):
         super()._check_groups(groups, first)
         for group in groups[first:]:
             if not _has_momentum(group):
-                name = type(self.base_optimizer).__name__
                 raise InvalidInputError(
                     "MomentumSAM perturbs along the momentum of its base optimizer; "
-                    f"got {name} {_without(group)}. Pass momentum=0.9 to SGD, or use "
-                    "an optimizer with a first moment, such as Adam or AdamW."
+                    f"got {type(self.base_optimizer).__name__} without one. Pass "
+                    "momentum=0.9 to SGD, or use an optimizer with a first moment, "
+                    "such as Adam or AdamW."
                 )
 
     def _buffer(self, param: Tensor) -> Tensor | None:
@@ -136,7 +136,7 @@ class MomentumSAM(SharpnessAwareOptimizer):
 
     def _direction(self, bucket, grad_scale):
         buffers = [self._buffer(param) for param in bucket.params]
-        momentum = widened([as_real(v) for v in buffers if v is not None])
+        momentum = widened([v for v in buffers if v is not None])
         return momentum, momentum
 
     def _sign(self, group):
@@ -146,11 +146,3 @@ class MomentumSAM(SharpnessAwareOptimizer):
 def _has_momentum(group: Mapping[str, Any]) -> bool:
     betas = group.get("betas")
     return bool(group.get("momentum") or (betas and betas[0]))
-
-
-def _without(group: Mapping[str, Any]) -> str:
-    """Describe why a group has no momentum, for an error message."""
-    for name in ("momentum", "betas"):
-        if name in group:
-            return f"with {name}={group[name]}"
-    return "which has none"

@@ -304,7 +304,7 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
                 bucket.norm = norm
                 bucket.keep_weights()
                 epsilon = scaled(direction, self._radius(bucket, norm) / (norm + TINY))
-                foreach_add_(bucket.weights, epsilon)
+                foreach_add_(bucket.params, epsilon)
 
     def _radius(self, bucket: Bucket, norm: Tensor) -> float | Tensor:
         rho = self._option(bucket.group, "rho")

@@ -16,12 +16,10 @@ from sklearn_sharpbalance.data.inputs import InputFormat, as_array
 from sklearn_sharpbalance.data.training_data import first_input
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.networks import (
-    VGG19BN,
     ResNet,
     ResNet18,
     SmallResNet,
     VisionTransformer,
-    ViTTiny,
     WideResNet,
     default_network,
 )
@@ -71,8 +69,8 @@ OPTIONS = {
 
 RECIPE = {*OPTIONS, "optimizer__weight_decay", "module__width"}
 
-CONVOLUTIONAL = (ResNet, ResNet18, SmallResNet, VGG19BN, WideResNet)
-IMAGE_NETWORKS = (*CONVOLUTIONAL, VisionTransformer, ViTTiny)
+CONVOLUTIONAL = (ResNet, ResNet18, SmallResNet, WideResNet)
+IMAGE_NETWORKS = (*CONVOLUTIONAL, VisionTransformer)
 
 
 def image_recipe(

@@ -15,7 +15,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.plan import EnsembleState, is_due, remaining
 
-__all__ = ["EarlyStopping", "Progress", "Trainer", "TrainingLoop"]
+__all__ = ["EarlyStopping", "Trainer", "TrainingLoop"]
 
 DEFAULT_PATIENCE = 10
 
@@ -43,21 +43,6 @@ class Trainer(Protocol):
         self, run, state: EnsembleState, segment: Segment, on_epoch
     ) -> EnsembleState:
         """Train all members for a segment."""
-
-
-class Progress(Protocol):
-    """Follows the segments of a fit; such as ``FitProgress``."""
-
-    stop: bool
-
-    def fit(self) -> AbstractContextManager:
-        """Return the context of the whole fit."""
-
-    def segment(self, segment: Segment) -> AbstractContextManager:
-        """Return the context of a segment, with what engines call after epochs."""
-
-    def offer(self, state: EnsembleState) -> None:
-        """Take the state at the end of a segment."""
 
 
 @dataclass
@@ -151,13 +136,13 @@ class TrainingLoop:
             self.early_stopping.best_score = saved.best_score
         return [] if saved.finished else remaining(self.plan, saved.state.epoch)
 
-    def run(self, segments: list[Segment], progress: Progress) -> None:
+    def run(self, segments: list[Segment], progress) -> None:
         """Train the segments until the last one, or until a stop is requested."""
         for _ in self.steps(segments, progress):
             pass
 
     def steps(
-        self, segments: list[Segment], progress: Progress
+        self, segments: list[Segment], progress
     ) -> Iterator[tuple[EnsembleState, Segment]]:
         """Train the segments; yield the state and the segment before each training.
 

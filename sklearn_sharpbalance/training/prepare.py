@@ -1,11 +1,12 @@
 """Preparation of a fit: validation, data, settings, members and trainer.
 
 :func:`prepare` is the template of every fit. The steps in which ensembles differ are
-methods of the estimator (:class:`Preparing`).
+methods of the estimator: ``_read_unlabeled``, ``_recipe`` (defaults for the data in
+place of None), ``_member_inputs``, ``_make_net`` and ``_make_trainer``.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from skorch import NeuralNetClassifier
@@ -60,7 +61,6 @@ from sklearn_sharpbalance.training.table_recipe import table_step
 __all__ = [
     "Inputs",
     "Prepared",
-    "Preparing",
     "Samples",
     "Start",
     "prepare",
@@ -120,34 +120,6 @@ class Prepared:
             checkpoints=self.checkpoints,
             early_stopping=self.early_stopping,
         )
-
-
-class Preparing(Protocol):
-    """The steps of :func:`prepare` in which ensembles differ."""
-
-    phase: str  # name of the segments after the warm-up
-
-    def _full_params(self) -> dict[str, Any]:
-        """Return the parameters, with defaults for those that it does not have."""
-
-    def _read_unlabeled(self, X_unlabeled, read: Samples) -> TrainingData | None:
-        """Return validated samples without labels, if the training uses them."""
-
-    def _recipe(self, params, nested, samples: Samples, *, continues, whole_fit):
-        """Return parameters with defaults for the data in place of None."""
-
-    def _member_inputs(
-        self, params, samples: Samples, unlabeled, start: Start
-    ) -> Inputs:
-        """Return what the members see."""
-
-    def _make_net(self, params, nested, inputs: Inputs, *, start, classes, continues):
-        """Return the net that every member is a copy of."""
-
-    def _make_trainer(
-        self, params, net, inputs: Inputs, training, *, start, n_classes
-    ) -> tuple[Trainer, EngineChoice]:
-        """Return the trainer, and the choice of the engine."""
 
 
 def prepare(

@@ -250,15 +250,8 @@ class Activations(nn.Module):
 @pytest.mark.parametrize(
     ("module", "X"),
     [
-        (
-            nn.Sequential(
-                nn.Embedding(7, 3), nn.AdaptiveAvgPool2d((1, 3)), nn.Flatten()
-            ),
-            torch.zeros(50, 64, dtype=torch.long),
-        ),
         (Activations(), torch.ones(50, 6)),
     ],
-    ids=["pairs_of_positions", "activations"],
 )
 def test_chunk_size_considers_the_activations(module, X, monkeypatch):
     """A sample needs more than 6000 numbers, few of them weights or layer outputs."""

@@ -28,15 +28,15 @@ class Tied(nn.Module):
 
 
 class TiedByUse(nn.Module):
-    """The embedding's weight is used as that of the last layer, without a module."""
+    """The first layer's weight is used as that of the last one, without a module."""
 
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(7, 4)
-        self.mix = nn.Linear(4, 4)
+        self.first = nn.Linear(6, CLASSES)
+        self.mix = nn.Linear(CLASSES, CLASSES)
 
     def forward(self, x):
-        return F.linear(self.mix(self.embed(x).mean(1)), self.embed.weight)
+        return F.linear(self.mix(self.first(x)), self.first.weight.T).tanh()
 
 
 class TwoNames(nn.Module):
@@ -57,12 +57,11 @@ class TiedByList(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.embed = nn.Embedding(7, 4)
-        self.mix = nn.Linear(4, 4)
-        self.shared = [self.embed.weight]
+        self.first = nn.Linear(6, 6)
+        self.shared = [self.first.weight]
 
     def forward(self, x):
-        return F.linear(self.mix(self.embed(x).mean(1)), *self.shared)
+        return F.linear(self.first(x).tanh(), *self.shared)
 
 
 class ClassToken(nn.Module):
@@ -183,8 +182,8 @@ BY_OTHERS = {
     "tied": (Tied, tabular, "two layers share a parameter", "vmap"),
     "two_names": (TwoNames, tabular, "TwoNames has no layer rule for 'scale'", "vmap"),
     "wrapped_around": (wrapped_around, images, "Conv2d has no layer rule", "vmap"),
-    "tied_by_use": (TiedByUse, tokens, "used outside of its layer", "vmap"),
-    "tied_by_list": (TiedByList, tokens, "used outside of its layer", "loop"),
+    "tied_by_use": (TiedByUse, tabular, "used outside of its layer", "vmap"),
+    "tied_by_list": (TiedByList, tabular, "used outside of its layer", "loop"),
     "class_token": (ClassToken, sequences, "ClassToken has no layer rule", "vmap"),
     "temperature": (Temperature, tabular, "Temperature has no layer rule", "vmap"),
     "attention": (Attention, sequences, "MultiheadAttention has no", "vmap"),
@@ -208,14 +207,20 @@ BY_OTHERS = {
     "scaled_embedding": (
         lambda: with_head(nn.Embedding(7, 4, scale_grad_by_freq=True)),
         tokens,
-        "scale_grad_by_freq",
+        "Embedding has no layer rule",
         "loop",
     ),
-    "bounded_embedding": (
-        lambda: with_head(nn.Embedding(7, 4, max_norm=0.5)),
+    "embedding": (
+        lambda: with_head(nn.Embedding(7, 4)),
         tokens,
-        "max_norm",
-        "loop",
+        "Embedding has no layer rule",
+        "vmap",
+    ),
+    "instance_norm": (
+        lambda: with_head(nn.InstanceNorm2d(4, affine=True)),
+        images,
+        "InstanceNorm2d has no layer rule",
+        "vmap",
     ),
     "unused": (Unused, tabular, "is not called", "vmap"),
     "overwrites_input": (  # autograd raises unless the weight is frozen

@@ -12,6 +12,7 @@ import sklearn_sharpbalance.engine.stacked.engine as stacked_engine
 import sklearn_sharpbalance.engine.stacked.members as stacked_members
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.engine.stacked.members import SessionWithoutNet
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.session import MemberSession
 from sklearn_sharpbalance.networks import MLP
 from tests.cases import rest_slow
@@ -136,23 +137,13 @@ def test_a_run_of_all_phases_equals_runs_that_are_opened_anew(case, monkeypatch)
         assert without_times[0] == without_times[1]
 
 
-@pytest.mark.parametrize("sam", rest_slow(["look_sam", "momentum_sam"]))
-def test_members_stopped_at_different_steps_continue_as_in_skorch(sam):
-    """Stacked members share one step count; members that differ are separated."""
+def test_members_stopped_at_different_steps_continue_in_skorch_only():
     stop = EarlyStopping(monitor="train_loss", threshold=0.2, patience=2)
     options = {"max_epochs": 12, "callbacks": [("stop", stop)], "warmup_epochs": 0}
-    options |= {"sam": sam, "rho": 0.1, "selection": "sharpest", "lr": 0.05}
-    fits = [estimator(**options), estimator(**options).set_params(engine="skorch")]
-    for clf in fits:
-        clf.fit(X, Y)
+    clf = estimator(**options, selection="sharpest", lr=0.05).fit(X, Y)
+    lengths = [len(history) for history in clf.history_]
+    assert len(set(lengths)) > 1
+    with pytest.raises(UnsupportedEngineError, match="Use engine='skorch'"):
         clf.partial_fit(X, Y)
-        clf.partial_fit(X, Y)
-    lengths = [[len(history) for history in clf.history_] for clf in fits]
-    assert lengths[0] == lengths[1]
-    assert len(set(lengths[0])) > 1
-    probas = [clf.member_predict_proba(X) for clf in fits]
-    np.testing.assert_allclose(*probas, atol=1e-4)
-    if sam == "look_sam":
-        counts = [[net.optimizer_.count for net in clf.estimators_] for clf in fits]
-        assert counts[0] == counts[1]
-        assert len(set(counts[0])) > 1
+    clf.set_params(engine="skorch").partial_fit(X, Y)
+    assert [len(history) for history in clf.history_] == [n + 1 for n in lengths]

@@ -12,13 +12,11 @@ from torchvision import models
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks import (
     MLP,
-    VGG19BN,
     ResNet,
     ResNet18,
     SmallCNN,
     SmallResNet,
     VisionTransformer,
-    ViTTiny,
     WideResNet,
 )
 from tests.cases import rest_slow
@@ -31,7 +29,6 @@ SMALL = {
     "resnet": lambda: ResNet((1, 2), n_classes=5, width=4),
     "resnet18": lambda: ResNet18(n_classes=5, width=4),
     "wide_resnet": lambda: WideResNet(10, 1, n_classes=5, dropout=0.1),
-    "vgg": lambda: VGG19BN(3, 5, width=4),
     "vit": lambda: VisionTransformer(16, 4, n_classes=5, dim=12, depth=2),
 }
 
@@ -101,9 +98,7 @@ def test_no_layer_works_in_place(net):
         (lambda: ResNet((3, 4, 6, 3)), 21_282_122),
         (lambda: WideResNet(40, 2), 2_243_546),
         (lambda: WideResNet(28, 10), 36_479_194),
-        # Without 5504 biases before norm layers; with them there are 20,040,522.
-        (lambda: VGG19BN(), 20_040_522 - 5504),
-        (lambda: ViTTiny(224, 16, n_classes=1000), 5_717_416),
+        (lambda: VisionTransformer(224, 16, n_classes=1000), 5_717_416),
         (lambda: MLP(64, 10), 65 * 128 + 129 * 128 + 129 * 10),
     ],
 )
@@ -113,7 +108,7 @@ def test_number_of_weights_equals_the_published_one(build, expected):
 
 
 @pytest.mark.parametrize("size", rest_slow([8, 9, 28, 32], keep=2))
-@pytest.mark.parametrize("build", [SmallCNN, SmallResNet, VGG19BN, ResNet18])
+@pytest.mark.parametrize("build", [SmallCNN, SmallResNet, ResNet18])
 def test_pictures_of_any_size(build, size):
     net = build(1, 3, width=2).eval()
     assert net(torch.zeros(2, 1, size, size)).shape == (2, 3)
@@ -188,25 +183,6 @@ def test_vision_transformer_equals_torchvision():
     torch.testing.assert_close(net(X), oracle(X), rtol=1e-4, atol=1e-5)
 
 
-def test_vgg_equals_torchvision_without_its_perceptron():
-    net = VGG19BN(3, 10).eval()
-    with torch.device("meta"):
-        oracle = models.vgg19_bn().features
-    oracle = oracle.to_empty(device="cpu").eval()
-    ours = iter(
-        [m for m in net.modules() if isinstance(m, (nn.Conv2d, nn.BatchNorm2d))]
-    )
-    for layer in oracle:
-        if isinstance(layer, (nn.Conv2d, nn.BatchNorm2d)):
-            state = next(ours).state_dict()
-            if isinstance(layer, nn.Conv2d):
-                state["bias"] = torch.zeros(layer.out_channels)
-            layer.load_state_dict(state)
-    X = torch.randn(2, 3, 32, 32)
-    expected = net.head(oracle(X).flatten(1))
-    torch.testing.assert_close(net(X), expected, rtol=1e-4, atol=1e-5)
-
-
 def test_wide_resnet_block_shortcut_takes_the_activated_input():
     net = WideResNet(10, 2, n_classes=3).eval()
     block = net.groups[0][0]
@@ -245,7 +221,7 @@ def test_convolutions_have_he_initialisation():
         (lambda: ResNet(3), "blocks must have at least one stage, got 3"),
         (lambda: WideResNet(39), r"depth must be 6 n \+ 4 .* got 39"),
         (lambda: WideResNet(10, dropout="0.1"), "dropout must be a float .* got '0.1'"),
-        (lambda: ViTTiny(30, 4), "patch_size must divide image_size"),
+        (lambda: VisionTransformer(30, 4), "patch_size must divide image_size"),
         (lambda: VisionTransformer(dim=10), "heads must divide dim, got heads=3"),
         (
             lambda: VisionTransformer(mlp_ratio=0.001),

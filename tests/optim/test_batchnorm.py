@@ -158,23 +158,6 @@ def test_closure_that_first_predicts_in_evaluation_mode(kind, is_compiled):
     torch.testing.assert_close(buffers(net), buffers(clean))
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize("mode", ["closure", "hook", "module"])
-@pytest.mark.parametrize("kind", ["batch", "instance"])
-@pytest.mark.parametrize("traced", [False, True])
-def test_scripted_modules_are_frozen(traced, kind, mode):
-    eager, net = Net(NORMS[kind]()), Net(NORMS[kind]())
-    net = torch.jit.trace(net, X) if traced else torch.jit.script(net)
-    net.load_state_dict(eager.state_dict())  # tracing updates the statistics
-    for module in (eager, net):
-        step(module, SAM(module.parameters(), rho=0.5, lr=0.1), mode)
-    for mine, theirs in zip(
-        net.state_dict().values(), eager.state_dict().values(), strict=True
-    ):
-        torch.testing.assert_close(mine, theirs)
-
-
 COMPILED = {
     "torch.compile(net)": lambda net, **options: torch.compile(net, **options),
     "net.compile()": lambda net, **options: net.compile(**options) or net,

@@ -180,22 +180,6 @@ def test_maximize_reverses_the_perturbation():
         assert w.tolist() == pytest.approx([2.4, 3.2])
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_complex_parameters_equal_pairs_of_real_ones(method):
-    start = torch.tensor([[1.0, 2.0], [-0.5, 3.0]], dtype=torch.float64)
-    z = torch.nn.Parameter(torch.view_as_complex(start.clone()))
-    w = torch.nn.Parameter(start.clone())
-    batches = [1.0, 2.0, 3.0]
-
-    def loss(p, t):
-        x = torch.view_as_real(p[0]) if p[0].is_complex() else p[0]
-        return torch.cos(t * x).sum() + x[0, 0] * x[1, 1]
-
-    for p in (z, w):
-        train([p], over_sgd(method, [p], rho=0.1, lr=0.1), batches, loss)
-    torch.testing.assert_close(torch.view_as_real(z.detach()), w.detach())
-
-
 @pytest.mark.parametrize(
     ("method", "base", "name", "usual"),
     [

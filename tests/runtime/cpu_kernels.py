@@ -17,7 +17,6 @@ from torch import nn
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.networks import (
     MLP,
-    VGG19BN,
     ResNet18,
     SmallCNN,
     SmallResNet,
@@ -32,7 +31,6 @@ NETWORKS = {
     "SmallResNet": lambda c, w: SmallResNet(c, 3, width=w),
     "ResNet18": lambda c, w: ResNet18(c, 3, width=w),
     "WideResNet": lambda c, w: WideResNet(10, 1, c, 3),
-    "VGG19BN": lambda c, w: VGG19BN(c, 3, width=w),
     "VisionTransformer": lambda c, w: VisionTransformer(
         SIDE, 4, c, 3, dim=2 * w, depth=1, heads=1
     ),

@@ -11,7 +11,6 @@ import torch
 
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.networks import (
-    VGG19BN,
     ResNet18,
     SmallCNN,
     SmallResNet,
@@ -100,7 +99,6 @@ def strided():
     [
         (lambda: SmallCNN(3, 2, width=4), True),
         (lambda: SmallResNet(3, 2, width=4), True),
-        (lambda: VGG19BN(width=4), True),
         (lambda: ResNet18(width=16), False),
         (lambda: WideResNet(10, 1), False),
         (lambda: Own(3, 2, width=4), False),

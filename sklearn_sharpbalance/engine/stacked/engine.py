@@ -13,7 +13,7 @@ from sklearn_sharpbalance.engine.stacked.members import (
     allows_own_rates,
     stacked_sessions,
 )
-from sklearn_sharpbalance.engine.stacked.network import in_step, stacking_obstacle
+from sklearn_sharpbalance.engine.stacked.network import check_in_step, stacking_obstacle
 from sklearn_sharpbalance.engine.stacked.passes import StackedPass
 from sklearn_sharpbalance.engine.support import (
     NOT_INSPECTED,
@@ -60,15 +60,13 @@ class StackedEngine(Engine):
 
 
 class StackedTeam(Team):
-    """Members in groups that share one step; usually all are in one group."""
+    """Members that share one step."""
 
     def __init__(self, net, members, data, segment, masks):
         super().__init__(net, members, data, segment, masks)
+        check_in_step(members)
         sessions = stacked_sessions(net, members, data, segment)
-        self.groups = {
-            tuple(group): StackedGroup([sessions[i] for i in group], masks[group])
-            for group in in_step(members)
-        }
+        self.group = StackedGroup(sessions, masks)
         self.leaves_room = torch.device(net.device).type == "cpu"
 
     def can_train(self, segment, masks):
@@ -80,15 +78,12 @@ class StackedTeam(Team):
         return not starts_average and segment.continues(self.segment, new_phase=True)
 
     def train(self, segment, masks, on_epoch=None):
-        """Train all members of a group in one computation."""
+        """Train all members in one computation."""
         self.segment, self.masks = segment, masks
-        self.members = list(self.members)
-        for group, stack in self.groups.items():
-            for session in stack.sessions:
-                session.begin_segment(segment, on_epoch)
-            stack.set_masks(masks[list(group)])
-            for i, member in zip(group, stack.train()):
-                self.members[i] = member
+        for session in self.group.sessions:
+            session.begin_segment(segment, on_epoch)
+        self.group.set_masks(masks)
+        self.members = list(self.group.train())
         return self.members
 
 

@@ -13,7 +13,7 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.choice import choose_threads, explain_out_of_memory
 from sklearn_sharpbalance.engine.stacked.engine import StackedGroup
 from sklearn_sharpbalance.engine.stacked.members import stacked_sessions
-from sklearn_sharpbalance.engine.stacked.network import in_step
+from sklearn_sharpbalance.engine.stacked.network import check_in_step
 from sklearn_sharpbalance.engine.support import meta_module
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import MemberState, Segment
@@ -132,18 +132,13 @@ def _train(ensembles, on_epoch):
         )
         masks += list(ensemble.masks)
     results: list[Any] = [[None] * len(ensemble.members) for ensemble in ensembles]
-    for positions in in_step([session.state for session in sessions]):
-        group = _GroupOfEnsembles(
-            [sessions[i] for i in positions],
-            [masks[i] for i in positions],
-            [owners[i] for i in positions],
-            on_epoch,
-        )
-        for i, member in zip(positions, group.train()):
-            if owners[i] not in group.errors:
-                results[owners[i]][member.index] = member
-        for owner, error in group.errors.items():
-            results[owner] = error
+    check_in_step([session.state for session in sessions])
+    group = _GroupOfEnsembles(sessions, masks, owners, on_epoch)
+    for owner, member in zip(owners, group.train()):
+        if owner not in group.errors:
+            results[owner][member.index] = member
+    for owner, error in group.errors.items():
+        results[owner] = error
     return results
 
 

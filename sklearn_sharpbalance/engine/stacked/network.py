@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import pad
 
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.optim.look_sam import COUNT
 from sklearn_sharpbalance.runtime.torch_internals import (
     CHILDREN,
@@ -24,7 +25,7 @@ __all__ = [
     "StackedNetwork",
     "affine",
     "called_layers",
-    "in_step",
+    "check_in_step",
     "is_hooked",
     "stack_optimizer",
     "stackable_layers",
@@ -262,21 +263,22 @@ def _count(entry):
     return float(entry.get("step", 0)), entry.get(COUNT, 0)
 
 
-def in_step(states) -> list[list[int]]:
-    """Group the positions of members by the number of their optimizer's steps.
+def check_in_step(states) -> None:
+    """Raise if optimizers have made different numbers of steps.
 
     Stacked members share one count. Counts differ if members train again after some of
-    them had stopped. Members that have stopped are in the first group.
+    them had stopped.
     """
-    groups: dict[tuple[float, int], list[int]] = {}
-    for i, state in enumerate(states):
+    counts = set()
+    for state in states:
         if not state.stopped:
             entries = state.optimizer["state"].values() if state.optimizer else ()
-            count = max(map(_count, entries), default=(0.0, 0))
-            groups.setdefault(count, []).append(i)
-    first, *others = groups.values() or [[]]
-    stopped = [i for i, state in enumerate(states) if state.stopped]
-    return [sorted(first + stopped), *others]
+            counts.add(max(map(_count, entries), default=(0.0, 0)))
+    if len(counts) > 1:
+        raise UnsupportedEngineError(
+            "Callbacks have stopped members at different steps, but stacked members "
+            "share one count of steps. Use engine='skorch' to train them further."
+        )
 
 
 def unstack_optimizer(
