@@ -327,7 +327,7 @@ BAD_INPUT = {
     "dict_default": (lambda: fit({"a": X}), "dictionary does not have"),
     "dict_names": (
         lambda: fit({"wrong": X}, estimator=nn.Linear(4, 3)),
-        "dictionary of 'wrong',",
+        "unexpected keyword argument 'wrong'",
     ),
     "joint_loss": (lambda: fit_joint("hinge"), "'loss' param"),
     "joint_pairs": (
