@@ -67,7 +67,7 @@ curve = tradeoff_curve(
 )
 measures = ["sharpness", "disagreement_error_ratio"]
 measures += ["member_accuracy", "ensemble_accuracy"]
-table = curve.to_frame().groupby(["selection", "rho"])[measures]
+table = curve.groupby(["selection", "rho"])[measures]
 mean, spread = table.mean(), table.std()  # over the seeds
 mean.assign(spread_of_accuracy=spread["ensemble_accuracy"]).round(4)
 

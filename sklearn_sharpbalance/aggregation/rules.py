@@ -1,7 +1,6 @@
 """Rules that combine the members' logits (M, N, C) to probabilities (N, C)."""
 
 from abc import ABC, abstractmethod
-from typing import Any
 
 import numpy as np
 from scipy.special import softmax
@@ -33,7 +32,6 @@ __all__ = [
     "MeanProbaAggregation",
     "TemperatureAggregation",
     "UniformSoupAggregation",
-    "combine_probas",
 ]
 
 TRIED_SAMPLES = 5
@@ -339,40 +337,3 @@ AGGREGATIONS["uniform_soup"] = UniformSoupAggregation
 AGGREGATIONS["greedy_soup"] = GreedySoupAggregation
 AGGREGATIONS["best_member"] = BestMemberAggregation
 AGGREGATIONS["temperature"] = TemperatureAggregation
-
-
-def combine_probas(member_probas: Any, aggregation: Any = "mean_logit") -> np.ndarray:
-    """Return the probabilities of the ensemble from those of its members.
-
-    Parameters
-    ----------
-    member_probas : array-like of shape (M, N, C)
-    aggregation : str, Aggregation or callable, default="mean_logit"
-        A rule on predictions. A rule that is fitted to validation samples, such as
-        "temperature", must be the ``aggregation_`` of a fitted ensemble.
-
-    Returns
-    -------
-    proba : ndarray of shape (N, C)
-
-    Examples
-    --------
-    >>> combine_probas([[[0.5, 0.5]], [[0.9, 0.1]]])  # sqrt(9) to 1
-    array([[0.75, 0.25]])
-    """
-    probas = np.asarray(member_probas, dtype=np.float64)
-    logits = np.log(np.maximum(probas, np.finfo(np.float64).tiny))
-    if isinstance(aggregation, Aggregation):
-        rule = aggregation  # not a clone, to keep its fitted attributes
-    else:
-        rule = AGGREGATIONS.resolve(aggregation)
-    takes_nets = isinstance(rule, (BestMemberAggregation, _Soup))
-    is_fitted = any(name.endswith("_") for name in vars(rule))
-    if takes_nets or (rule.needs_validation and not is_fitted):
-        raise InvalidInputError(
-            f"aggregation={aggregation!r} cannot combine probabilities alone: it needs "
-            "the members' weights or validation samples. Use 'mean_logit', "
-            "'mean_proba' or 'majority', pass a function, or for a temperature pass "
-            "the aggregation_ of a fitted ensemble."
-        )
-    return rule(logits)

@@ -9,12 +9,11 @@ from sklearn_sharpbalance.evaluation.robustness import (
     corruption_accuracy,
     ood_evaluation,
 )
-from sklearn_sharpbalance.evaluation.tradeoff import TradeoffCurve, tradeoff_curve
+from sklearn_sharpbalance.evaluation.tradeoff import tradeoff_curve
 
 __all__ = [
     "METRICS",
     "EvaluationReport",
-    "TradeoffCurve",
     "compare",
     "corruption_accuracy",
     "evaluate",

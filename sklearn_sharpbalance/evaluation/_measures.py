@@ -1,6 +1,6 @@
 """The numbers of one run: each metric's value, and its values on bootstrap draws."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -8,7 +8,6 @@ import numpy as np
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.evaluation._resampling import (
     Draws,
-    weighted_aurc,
     weighted_ece,
 )
 from sklearn_sharpbalance.metrics._checks import as_float
@@ -31,7 +30,6 @@ METRICS: dict[str, Metric] = {
     "nll": Metric("NLL", -1, "mean negative log-probability of the true class"),
     "brier": Metric("Brier", -1, "mean squared distance from the truth"),
     "ece": Metric("ECE", -1, "gap between confidence and accuracy, 15 bins", True),
-    "aurc": Metric("AURC", -1, "area under the risk-coverage curve"),
     "eir": Metric("EIR", 1, "fraction of the members' error that the ensemble removes"),
     "der": Metric("DER", 0, "disagreement of the members over their mean error"),
     "disagreement": Metric("Disagreement", 0, "fraction on which two members differ"),
@@ -108,13 +106,11 @@ class SampleNumbers(NamedTuple):
             **_members_and_ensemble("nll", self.nll),
         }
 
-    def over_predictors(
-        self, metric: str, statistic: Callable, counts: np.ndarray
-    ) -> dict[Key, np.ndarray]:
-        """Return a statistic (B,) of confidence and correctness on drawn samples."""
+    def calibration(self, counts: np.ndarray) -> dict[Key, np.ndarray]:
+        """Return the expected calibration errors (B,) on drawn samples."""
         pairs = zip(self.confidence, self.right)
-        values = [statistic(counts, confidence, right) for confidence, right in pairs]
-        return _members_and_ensemble(metric, np.stack(values))
+        errors = [weighted_ece(counts, *pair) for pair in pairs]
+        return _members_and_ensemble("ece", np.stack(errors))
 
 
 def _members_and_ensemble(metric: str, values: np.ndarray) -> dict[Key, np.ndarray]:
@@ -148,8 +144,7 @@ def measure_predictions(outputs: Outputs, y: Any, draws: Draws, stream: int = 0)
 
     def statistics(counts: np.ndarray) -> dict[Key, np.ndarray]:
         found = weighted_means(counts, averages)
-        found |= numbers.over_predictors("ece", weighted_ece, counts)
-        found |= numbers.over_predictors("aurc", weighted_aurc, counts)
+        found |= numbers.calibration(counts)
         if has_members:
             found |= _ratios(found)
         return found

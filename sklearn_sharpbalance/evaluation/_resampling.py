@@ -81,40 +81,6 @@ def weighted_ece(
     return np.abs(counts @ gaps).sum(axis=1) / counts.shape[1]
 
 
-def weighted_aurc(
-    counts: np.ndarray, confidence: np.ndarray, right: np.ndarray
-) -> np.ndarray:
-    r"""Return the area (B,) under the risk-coverage curve of one predictor.
-
-    Samples of equal confidence, such as the copies of one drawn sample, count as the
-    mean over all their orders. With :math:`K` samples and :math:`E` errors before a
-    group of :math:`n` equals with error rate :math:`r`, the group's part of the area
-    is
-
-    .. math:: \sum_{k=K+1}^{K+n} \frac{E + (k - K) r}{k}
-       = (E - K r)(H_{K+n} - H_K) + n r
-
-    with the harmonic numbers :math:`H`.
-    """
-    order = np.argsort(-confidence, kind="stable")
-    starts, N = _group_starts(confidence[order]), len(confidence)
-    wrong = (~right[order]).astype(np.float64)
-    harmonic = np.r_[0.0, (1 / np.arange(1, N + 1)).cumsum()]
-    area = np.empty(len(counts))
-    for rows in _row_slices(counts):
-        n = counts[rows][:, order]  # (b, N)
-        errors, rate = n * wrong, wrong
-        if len(starts) < N:
-            n = np.add.reduceat(n, starts, axis=1)  # (b, G)
-            errors = np.add.reduceat(errors, starts, axis=1)
-            rate = errors / np.maximum(n, 1)
-        after = n.cumsum(axis=1)
-        rise = np.diff(harmonic[after.astype(np.intp)], axis=1, prepend=0)
-        excess = errors.cumsum(axis=1) - errors - (after - n) * rate
-        area[rows] = np.einsum("bg,bg->b", excess, rise) + errors.sum(axis=1)
-    return area / N
-
-
 def weighted_auroc(
     counts_in: np.ndarray,
     counts_out: np.ndarray,
@@ -145,8 +111,3 @@ def _row_slices(counts: np.ndarray) -> Iterator[slice]:
     """Return slices of some draws each, so that temporaries stay in the cache."""
     step = max(1, CACHED // counts.shape[1])
     return (slice(i, i + step) for i in range(0, len(counts), step))
-
-
-def _group_starts(values: np.ndarray) -> np.ndarray:
-    """Return the index at which each group of equal sorted values begins."""
-    return np.flatnonzero(np.r_[True, values[1:] != values[:-1]])

@@ -11,7 +11,6 @@ from sklearn.model_selection import (
     StratifiedShuffleSplit,
     check_cv,
 )
-from sklearn.pipeline import Pipeline
 from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance._validation import check_choice
@@ -133,7 +132,7 @@ def compare(
     if study.has_corruptions:
         check_arrays(X)
         check_corruptions(X, study.corruptions, study.severities)
-    _check_ood(as_ood_sets(study.ood, X), X, named)
+    as_ood_sets(study.ood, X)  # raises for unclear names
     seeds = as_seeds(seeds, study.random_state)
     y = np.asarray(y)
     folds = list(_splits(cv, X, y, random_state=study.random_state))
@@ -165,26 +164,6 @@ def compare(
             numbers = result.numbers | _cost(estimator)
             results[name].append(result._replace(numbers=numbers))
     return make_report(results, study)
-
-
-def _check_ood(foreign: Mapping[str, Any], X: Any, named: Mapping[str, Any]) -> None:
-    """Raise, before any training, if an ensemble cannot predict the samples of ``ood``.
-
-    Pipelines are not checked: their steps may select columns or resize images.
-    """
-    are_pipelines = [isinstance(method, Pipeline) for method in named.values()]
-    known = getattr(X, "shape", None)
-    for samples in foreign.values():
-        found = getattr(samples, "shape", None)
-        if known is None or found is None or all(are_pipelines):
-            continue
-        # Channels may be first, last or absent.
-        sizes = [sorted(n for n in shape[1:] if n != 1) for shape in (known, found)]
-        if found[:1] == (0,) or sizes[0] != sizes[1]:
-            raise InvalidInputError(
-                f"ood must hold samples such as those of X, of shape {tuple(known)}, "
-                f"got {tuple(found)}. Pass samples with the same features."
-            )
 
 
 def _fit_params_of_fold(own: Mapping[str, Any], rows: np.ndarray) -> dict[str, Any]:

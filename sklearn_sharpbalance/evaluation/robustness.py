@@ -22,7 +22,6 @@ from sklearn_sharpbalance.evaluation._measures import (
 from sklearn_sharpbalance.evaluation._resampling import (
     Draws,
     weighted_auroc,
-    weighted_ece,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
@@ -114,7 +113,7 @@ class MeasuredSet(NamedTuple):
         """Return accuracy, NLL and ECE, (B,) each, under counts of clean samples."""
         counts = self._counts(clean_counts)
         found = weighted_means(counts, self.numbers.averages())
-        found |= self.numbers.over_predictors("ece", weighted_ece, counts)
+        found |= self.numbers.calibration(counts)
         detail = f"severity {self.severity}"
         return {
             Key(f"corrupted_{key.metric}", key.part, detail): values

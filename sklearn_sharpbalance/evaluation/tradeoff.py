@@ -11,7 +11,6 @@ from sklearn.base import clone
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import Pipeline
 
-from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.evaluation.compare import as_seeds, clone_with_seed, take
 from sklearn_sharpbalance.evaluation.evaluate import as_seed
@@ -25,105 +24,9 @@ from sklearn_sharpbalance.metrics._tradeoff import (
     diversity_of,
     gain_of,
     mean_sharpness,
-    sharpness_label,
 )
-from sklearn_sharpbalance.plotting import TradeoffDisplay
 
-__all__ = ["TradeoffCurve", "tradeoff_curve"]
-
-MEASURES = ("sharpness", *DIVERSITIES, *GAINS)
-
-
-class TradeoffCurve:
-    """The result of :func:`tradeoff_curve`.
-
-    Parameters
-    ----------
-    frame : DataFrame
-        See :meth:`to_frame`.
-    parameters : sequence of str
-        Names of the columns that were varied; rho comes first.
-    sharpness_name : str
-        Label of the measure of sharpness.
-    """
-
-    def __init__(self, frame, parameters, sharpness_name):
-        self._frame = frame
-        self.parameters = tuple(parameters)
-        self.sharpness_name = sharpness_name
-
-    def to_frame(self):
-        """Return the numbers as a pandas DataFrame.
-
-        Returns
-        -------
-        frame : DataFrame
-            One row for each training, with the columns ``rho``, the other parameters
-            by name, ``seed``, ``sharpness``, the diversities
-            ``disagreement_error_ratio``, ``disagreement``, ``variance_diversity`` and
-            ``kl_diversity``, and ``improvement``, ``member_accuracy`` and
-            ``ensemble_accuracy``.
-        """
-        return self._frame.copy()
-
-    def _means(self) -> pd.DataFrame:
-        """Return the mean over the seeds of each setting."""
-        settings = self._frame[list(self.parameters)]
-        same = settings.map(repr).agg(", ".join, axis=1)  # values may be lists
-        means = self._frame.groupby(same, sort=False)[list(MEASURES)].mean()
-        first = settings[~same.duplicated()]
-        return pd.concat([first, means.set_index(first.index)], axis=1)
-
-    def plot(
-        self,
-        ax=None,
-        *,
-        diversity="disagreement_error_ratio",
-        color="improvement",
-        **kwargs,
-    ):
-        """Draw means over the seeds, with a group for each other setting.
-
-        Parameters
-        ----------
-        ax : matplotlib Axes, default=None
-            Axes to draw on; None makes a new figure.
-        diversity : str, default="disagreement_error_ratio"
-            Column of the vertical axis.
-        color : str or None, default="improvement"
-            Column that colours the points.
-        **kwargs
-            Passed to :meth:`~sklearn_sharpbalance.plotting.TradeoffDisplay.plot`.
-
-        Returns
-        -------
-        display : TradeoffDisplay
-            ``fits_`` has the slope of each group.
-        """
-        check_choice("diversity", diversity, DIVERSITIES)
-        if color is not None:
-            check_choice("color", color, GAINS)
-        curve = self._means()
-        display = TradeoffDisplay(
-            curve["sharpness"].to_numpy(),
-            curve[diversity].to_numpy(),
-            color=None if color is None else curve[color].to_numpy(),
-            labels=[_short(rho) for rho in curve["rho"]],
-            groups=self._groups(curve),
-            sharpness_name=self.sharpness_name,
-            diversity_name=DIVERSITIES[diversity][0],
-            color_name=None if color is None else GAINS[color],
-        )
-        return display.plot(ax, **kwargs)
-
-    def _groups(self, curve: pd.DataFrame) -> list[str] | None:
-        names = [name.split("__")[-1] for name in self.parameters[1:]]
-        if not names:
-            return None
-        return [
-            ", ".join(f"{name} {_short(value)}" for name, value in zip(names, setting))
-            for setting in zip(*(curve[name] for name in self.parameters[1:]))
-        ]
+__all__ = ["tradeoff_curve"]
 
 
 def tradeoff_curve(
@@ -170,8 +73,12 @@ def tradeoff_curve(
 
     Returns
     -------
-    curve : TradeoffCurve
-        Its numbers with ``to_frame()``; ``plot()`` draws a figure.
+    curve : DataFrame
+        One row for each training, with the columns ``rho``, the other parameters by
+        name, ``seed``, ``sharpness``, the diversities ``disagreement_error_ratio``,
+        ``disagreement``, ``variance_diversity`` and ``kl_diversity``, and
+        ``improvement``, ``member_accuracy`` and ``ensemble_accuracy``.
+        :class:`~sklearn_sharpbalance.plotting.TradeoffDisplay` draws two of them.
 
     Examples
     --------
@@ -181,14 +88,14 @@ def tradeoff_curve(
     >>> X, y = load_iris(return_X_y=True)
     >>> sam = SharpBalanceEnsembleClassifier(selection="all", max_epochs=3)
     >>> curve = tradeoff_curve(sam, X, y, rho=[0.05, 0.5], sharpness={"n_batches": 2})
-    >>> curve.to_frame()[["rho", "sharpness"]].shape
+    >>> curve[["rho", "sharpness"]].shape
     (2, 2)
     """
     seed = as_seed(random_state)
     X, y, X_test, y_test = _train_and_test(X, y, X_test, y_test, seed)
     rho_name = _name_of_rho(estimator)
     grid = _as_grid(rho, other or {}, rho_name)
-    measure, label = _sharpness_measure(sharpness, seed)
+    measure = _sharpness_measure(sharpness, seed)
     rows = []
     # rho changes fastest, apart from the seed.
     for *values, run_seed in product(*reversed(grid.values()), as_seeds(seeds, seed)):
@@ -202,8 +109,7 @@ def tradeoff_curve(
         row = {**setting, "seed": run_seed}
         row["sharpness"] = mean_sharpness(fitted, X, y, measure, seed)
         rows.append(row | _measure(fitted, X_test, y_test))
-    frame = pd.DataFrame(rows, dtype=object).infer_objects()  # keeps None
-    return TradeoffCurve(frame, list(grid), label)
+    return pd.DataFrame(rows, dtype=object).infer_objects()  # keeps None
 
 
 def _train_and_test(X: Any, y: Any, X_test: Any, y_test: Any, seed: int) -> tuple:
@@ -257,18 +163,18 @@ def _as_grid(rho: Any, other: Mapping[str, Any], rho_name: str) -> dict[str, lis
     return grid
 
 
-def _sharpness_measure(sharpness: Any, seed: int) -> tuple[Any, str]:
-    """Return a function of (estimator, X, y), or None for the default, and a label."""
+def _sharpness_measure(sharpness: Any, seed: int) -> Any:
+    """Return a function of (estimator, X, y), or None for the default."""
     if isinstance(sharpness, Mapping):
         check_sharpness_options(sharpness)
         options = {"random_state": seed} | dict(sharpness)
-        return partial(adaptive_sharpness, **options), sharpness_label(None)
+        return partial(adaptive_sharpness, **options)
     if sharpness is not None and not callable(sharpness):
         raise InvalidInputError(
             "sharpness must be None, a dictionary of options or a function, got "
             f"{sharpness!r}."
         )
-    return sharpness, sharpness_label(sharpness)
+    return sharpness
 
 
 def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:
@@ -278,7 +184,3 @@ def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:
     diversities = {name: diversity_of(name, codes, probas) for name in DIVERSITIES}
     gains = {name: gain_of(name, codes, probas, outputs.proba) for name in GAINS}
     return diversities | gains
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, int | float | np.number) else str(value)

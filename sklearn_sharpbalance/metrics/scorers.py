@@ -7,10 +7,7 @@ not enough: it passes neither the members' outputs nor the class of each column.
 
 import inspect
 from collections.abc import Callable
-from copy import copy
 from typing import Any
-
-from sklearn.utils.metadata_routing import MetadataRequest
 
 from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -86,7 +83,6 @@ class EnsembleScorer:
         self.call = call
         self.sign = sign
         self.options = options
-        self._weight_request: bool | str | None = None
 
     def __call__(self, estimator, X, y=None, sample_weight=None):
         """Return the score of a fitted estimator or pipeline; larger is better.
@@ -96,39 +92,21 @@ class EnsembleScorer:
         """
         options = self.options
         if sample_weight is not None:
-            self._check_weighable()
+            if not self._accept_sample_weight():
+                raise InvalidInputError(
+                    f"{self!r} does not support sample_weight. Call it without."
+                )
             options = options | {"sample_weight": sample_weight}
         estimator, X = reach_last_step(estimator, X)
         value = self.call(self.metric, estimator, X, y, **options)
         return self.sign * float(value)
 
-    def set_score_request(self, *, sample_weight: bool | str | None):
-        """Return a scorer that requests ``sample_weight``, or the metadata so named."""
-        self._check_weighable()
-        asking = copy(self)
-        asking._weight_request = sample_weight
-        return asking
-
-    def get_metadata_routing(self) -> MetadataRequest:
-        """Return the metadata that a search has to pass."""
-        request = MetadataRequest(owner=self)
-        if self._accept_sample_weight():
-            alias = self._weight_request
-            request.score.add_request(param="sample_weight", alias=alias)
-        return request
-
     def _accept_sample_weight(self) -> bool:
         """Return whether the metric supports sample weights.
 
-        scikit-learn calls this method by its name if metadata routing is disabled.
+        scikit-learn calls this method by its name.
         """
         return "sample_weight" in inspect.signature(self.metric).parameters
-
-    def _check_weighable(self):
-        if not self._accept_sample_weight():
-            raise InvalidInputError(
-                f"{self!r} does not support sample_weight. Call it without."
-            )
 
     def __repr__(self):
         options = "".join(f", {key}={value!r}" for key, value in self.options.items())

@@ -7,7 +7,6 @@ the content, and the tree of all other values as JSON. Nothing is pickled.
 import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import time
@@ -48,7 +47,6 @@ MAX_HEADER = 2**25
 MAX_CONTAINERS = 10_000
 TEXT_OF_CONTAINER = 8  # characters, on average, of each container beyond that number
 MAX_AGE = 24 * 3600  # seconds; the writer of an older temporary file has ended
-WRITER = re.compile(r"\.([0-9a-f]{8})-(\d{1,9})-[0-9a-f]{8}\.tmp$")
 
 
 def write_archive(path, kind: str, tree: Any, special=None) -> str:
@@ -216,8 +214,7 @@ def _temporary_file(path) -> Iterator[Path]:
     """Yield a path beside the given one; flush the file there and rename it."""
     path = check_folder(path)
     # Other threads, processes and machines may write to the same path.
-    writer = f"{_host()}-{os.getpid()}-{secrets.token_hex(4)}"
-    temporary = path.with_name(f".{path.name}.{writer}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         with open(temporary, "rb+") as file:
@@ -231,33 +228,14 @@ def _temporary_file(path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder, names: str) -> None:
-    """Delete temporary files of writers that were killed, not those still in use.
+    """Delete temporary files that are so old that their writer was killed.
 
     The complete files would have names of the pattern ``names``.
     """
     for path in folder.glob(f".{names}.*.tmp"):
         with suppress(FileNotFoundError):  # another process has deleted it
-            is_old = time.time() - path.stat().st_mtime > MAX_AGE
-            if is_old or _writer_has_ended(path.name):
+            if time.time() - path.stat().st_mtime > MAX_AGE:
                 path.unlink()
-
-
-def _writer_has_ended(name):
-    """Return whether the process that wrote a temporary file is known to have ended."""
-    found = WRITER.search(name)
-    if found is None or found[1] != _host() or os.name == "nt":
-        return False  # on Windows, os.kill would end the process
-    try:
-        os.kill(int(found[2]), 0)
-    except ProcessLookupError:
-        return True
-    except OSError:  # it runs and belongs to another user
-        return False
-    return False
-
-
-def _host():
-    return hashlib.blake2b(platform.node().encode(), digest_size=4).hexdigest()
 
 
 def _flush_folder(folder):

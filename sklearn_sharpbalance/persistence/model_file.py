@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn import config_context
 from sklearn.utils.validation import check_is_fitted
 from skorch import NeuralNet, NeuralNetClassifier
 
@@ -45,8 +44,6 @@ from sklearn_sharpbalance.persistence.rebuilding import rebuild
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 
 __all__ = ["load_model", "save"]
-
-ROUTED = ("fit", "partial_fit", "score")  # methods that take metadata
 
 
 def save(estimator, path, *, optimizer=True) -> None:
@@ -87,9 +84,7 @@ def load_model(path, params: dict[str, Any], base: type):
         tree = read_archive(path, "model", SPECIAL_TAGS)
     try:
         with own_torch_modes():
-            estimator = rebuild(tree, params, base)
-        _set_requests(estimator, tree.get("requests", {}))
-        return estimator
+            return rebuild(tree, params, base)
     except SharpBalanceError as error:
         text = printable(str(error))
         raise type(error)(f"{path}: {text}") from error.__cause__
@@ -128,7 +123,6 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         "class": f"{type(estimator).__module__}.{type(estimator).__qualname__}",
         "versions": {"torch": str(torch.__version__), "numpy": np.__version__},
         "params": entries,
-        "requests": _requests(estimator),
         "net": of_members,
         "input_format": asdict(estimator.input_format_),
         "engine": list(estimator.engine_),
@@ -139,24 +133,6 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
         "trunk": trunk,
         "fitted": fitted,
     }
-
-
-def _requests(estimator) -> dict[str, dict[str, bool | str]]:
-    """Return the metadata that methods request from scikit-learn's routing."""
-    routing = estimator.get_metadata_routing()
-    requests = {name: getattr(routing, name).requests for name in ROUTED}
-    return {
-        name: {key: value for key, value in of_method.items() if value is not None}
-        for name, of_method in requests.items()
-    }
-
-
-def _set_requests(estimator, requests):
-    """Set the requests for metadata, whether or not routing is enabled."""
-    with config_context(enable_metadata_routing=True):
-        for name in ROUTED:
-            if requests.get(name):
-                getattr(estimator, f"set_{name}_request")(**requests[name])
 
 
 def _value_of(rule):

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from sklearn.compose import make_column_transformer
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
@@ -140,10 +139,6 @@ IMAGES = np.zeros((160, 8, 8, 3), dtype=np.uint8)
         ({"sharpness": {"radius": 1}}, "'radius'"),
         ({"sharpness": None}, "sharpness .* None"),
         ({"n_bootstrap": None}, "n_bootstrap .* None"),
-        ({"ood": np.zeros((9, 2))}, r"ood .* \(9, 2\)"),
-        ({"ood": {"a": np.zeros((9, 2))}}, r"ood .* \(9, 2\)"),
-        ({"ood": np.zeros((0, 5))}, r"ood .* \(0, 5\)"),
-        ({"ood": np.float64(1)}, r"ood .* \(\)"),
         ({"ood": {1: 0, "1": 0}}, r"\[1, '1'\]"),
         ({"reference": "best"}, "reference 'best'"),
         ({"fit_params": {"x": {}}}, "name in fit_params 'x'"),
@@ -166,48 +161,17 @@ def test_methods_that_cannot_be_compared_raise(data, methods):
         compare({"a": [LogisticRegression()] * 2}, *data)
 
 
-def test_foreign_images_may_have_another_layout():
-    X, y = np.random.default_rng(0).random((40, 8, 8, 3)), np.arange(40) % 2
-    method = {"deep": DeepEnsembleClassifier(max_epochs=1, n_estimators=2)}
-    reports = [
-        compare(method, X, y, ood=samples, cv=0.5, n_bootstrap=0)
-        for samples in (X, X.transpose(0, 3, 1, 2))
-    ]
-    pd.testing.assert_frame_equal(*(report.to_frame() for report in reports))
-
-
-def test_pipelines_may_select_columns_of_foreign_samples(data):
-    X, y = data
-    frame = pd.DataFrame(X, columns=list("abcde"))
-    columns = make_column_transformer((StandardScaler(), list("abc")))
-    deep = DeepEnsembleClassifier(max_epochs=1, n_estimators=2)
-    report = compare(
-        {"deep": make_pipeline(columns, deep)},
-        frame,
-        y,
-        ood=frame.assign(f=0.0),
-        cv=0.5,
-        n_bootstrap=0,
-    )
-    assert report.row("deep", "ood_auroc", detail="MSP")
-
-
-LINE = {"p": make_pipeline(StandardScaler(), LogisticRegression())}
-FEW = {
-    "cv": 2,
-    "matched_compute": False,
-    "n_bootstrap": 0,
-    "corruptions": ["feature_noise", "label_shift"],
-    "severities": [2, 4],
-}
-
-
 def test_polars_frames_equal_pandas_frames(data):
     polars = pytest.importorskip("polars")
     X, y = data
     names = list("abcde")
-    frames = pd.DataFrame(X, columns=names), polars.DataFrame(X, names)
-    reports = [compare(LINE, frame, y, **FEW) for frame in frames]
+    method = {"p": make_pipeline(StandardScaler(), LogisticRegression())}
+    options = {"cv": 2, "matched_compute": False, "n_bootstrap": 0, "severities": [2]}
+    options["corruptions"] = ["feature_noise", "label_shift"]
+    reports = [
+        compare(method, frame, y, **options)
+        for frame in (pd.DataFrame(X, columns=names), polars.DataFrame(X, names))
+    ]
     pd.testing.assert_frame_equal(*(report.to_frame() for report in reports))
 
 

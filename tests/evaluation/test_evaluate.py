@@ -50,8 +50,6 @@ def test_small_report_equals_values_by_hand():
         ("brier", "ensemble"): (0.0625 + 0.2025 + 0.16 + 0.04) / 4,
         ("ece", "members"): (0.1 + 0.2 + 0.6 + 0.3 + 0.4 + 0.7 + 0.2 + 0.1) / 8,
         ("ece", "ensemble"): (0.25 + 0.45 + 0.4 + 0.2) / 4,
-        ("aurc", "members"): (1 / 4 / 4 + (1 / 3 + 1 / 4) / 4) / 2,
-        ("aurc", "ensemble"): 0.0,
         ("eir", "ensemble"): 1.0,
         ("der", "ensemble"): 2.0,
         ("disagreement", "ensemble"): 0.5,

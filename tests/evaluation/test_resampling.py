@@ -43,19 +43,11 @@ def naive(y, probas, proba):
     }
 
 
-def risk_coverage(y, proba):
-    """Return the area under the risk-coverage curve, mean over orders of ties."""
-    confidence, wrong = proba.max(1), proba.argmax(1) != y
-    risks = [wrong[confidence == c].mean() for c in np.sort(confidence)[::-1]]
-    return np.mean(np.cumsum(risks) / np.arange(1, len(y) + 1))
-
-
 PREDICTOR_METRICS = {
     "accuracy": lambda y, p: (p.argmax(1) == y).mean(),
     "nll": metrics.negative_log_likelihood,
     "brier": lambda y, p: brier_score_loss(y, p, labels=range(p.shape[1])),
     "ece": metrics.expected_calibration_error,
-    "aurc": risk_coverage,
 }
 
 
@@ -135,13 +127,3 @@ def test_draws_do_not_depend_on_the_size_of_blocks(monkeypatch):
         np.testing.assert_array_equal(found, expected)
     np.testing.assert_array_equal(drawn(known)[0], whole)
     assert not np.array_equal(drawn((30, 3))[0], whole)
-
-
-def test_value_on_all_samples_comes_before_the_draws():
-    values = np.arange(4.0)
-    for n_draws in (0, 5):
-        draws = Draws(n_draws, 0)
-        found = draws.apply(lambda counts: {"mean": counts @ values / 4}, (4,))["mean"]
-        assert found.shape == (1 + n_draws,)
-        assert found[0] == 1.5
-    assert np.isnan(interval(None)).all()

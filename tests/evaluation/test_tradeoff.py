@@ -13,7 +13,6 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance.evaluation import tradeoff_curve
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting import TradeoffDisplay
 from tests.evaluation.cases import sharpbalance
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -33,12 +32,12 @@ def test_tradeoff_curve_equals_a_loop(data):
         y_test=y[100:],
         sharpness={"n_batches": 2},
     )
-    frame = curve.to_frame()
-    assert len(frame) == 4
-    assert curve.parameters == ("rho", "estimator__module__hidden", "max_epochs")
+    assert len(curve) == 4
+    parameters = ["rho", "estimator__module__hidden", "max_epochs"]
+    assert list(curve.columns[:4]) == [*parameters, "seed"]
     for i in (0, 3):
-        row = frame.iloc[i].to_dict()
-        params = {name: row[name] for name in curve.parameters}
+        row = curve.iloc[i].to_dict()
+        params = {name: row[name] for name in parameters}
         clf = sharpbalance(selection="all", **params, random_state=row["seed"])
         clf.fit(X[:100], y[:100])
         probas = clf.member_predict_proba(X[100:])
@@ -52,43 +51,6 @@ def test_tradeoff_curve_equals_a_loop(data):
         assert row["kl_diversity"] == pytest.approx(metrics.kl_diversity(probas))
 
 
-def made_up(clf, X, y):
-    return clf.rho + clf.flat_ratio
-
-
-@pytest.fixture(scope="module")
-def curve(data):
-    X, y = data
-    sam = sharpbalance(selection="all", max_epochs=2, n_estimators=2)
-    return tradeoff_curve(
-        sam,
-        X,
-        y,
-        rho=[0.01, 0.1, 0.5],
-        other={"flat_ratio": [0.2, 0.4]},
-        seeds=2,
-        sharpness=made_up,
-    )
-
-
-def test_plot_shows_the_means_over_seeds(curve):
-    display = curve.plot()
-    assert isinstance(display, TradeoffDisplay)
-    assert display.sharpness.shape == (6,)
-    np.testing.assert_allclose(display.sharpness[:3], [0.21, 0.3, 0.7])
-    pairs = curve.to_frame()["disagreement_error_ratio"].to_numpy().reshape(6, 2)
-    np.testing.assert_allclose(display.diversity, pairs.mean(1))
-    assert display.labels == ["0.01", "0.1", "0.5"] * 2
-    assert display.groups == ["flat_ratio 0.2"] * 3 + ["flat_ratio 0.4"] * 3
-    assert set(display.fits_) == {"flat_ratio 0.2", "flat_ratio 0.4"}
-    assert display.ax_.get_xlabel() == "Made up"
-    frame = curve.to_frame()
-    assert list(frame.columns[:3]) == ["rho", "flat_ratio", "seed"]
-    means = frame.groupby(["flat_ratio", "rho"])["kl_diversity"].mean()
-    other = curve.plot(diversity="kl_diversity", color=None)
-    np.testing.assert_allclose(other.diversity, means)
-
-
 def test_tradeoff_curve_of_a_pipeline_varies_its_last_step(data):
     X, y = data
     X = 100 * X
@@ -98,8 +60,8 @@ def test_tradeoff_curve_of_a_pipeline_varies_its_last_step(data):
     inside = make_pipeline(FunctionTransformer(scaled), few)
     nested = make_pipeline(FunctionTransformer(), inside)
     for pipeline in (inside, nested):
-        found = tradeoff_curve(pipeline, X, y, **settings).to_frame()
-        pd.testing.assert_frame_equal(found, alone.to_frame(), rtol=1e-5)
+        found = tradeoff_curve(pipeline, X, y, **settings)
+        pd.testing.assert_frame_equal(found, alone, rtol=1e-5)
     with pytest.raises(InvalidInputError, match="LogisticRegression has no parameter"):
         tradeoff_curve(make_pipeline(LogisticRegression()), X, y, rho=[0.1])
 
@@ -136,9 +98,3 @@ def test_varying_rho_twice_in_a_pipeline_raises(data):
     name = f"{pipeline.steps[-1][0]}__rho"
     with pytest.raises(InvalidInputError, match=name):
         tradeoff_curve(pipeline, *data, rho=[0.1, 0.2], other={name: [0.3]})
-
-
-@pytest.mark.parametrize("options", [{"diversity": "beauty"}, {"color": "red"}])
-def test_unknown_columns_of_a_plot_raise(curve, options):
-    with pytest.raises(InvalidInputError, match=next(iter(options.values()))):
-        curve.plot(**options)

@@ -8,7 +8,6 @@ import sklearn
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import get_scorer as sklearn_scorer
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
@@ -209,33 +208,9 @@ def test_unknown_names_raise():
         get_scorer("ece")
 
 
-def test_weights_are_routed_to_scorers_that_take_them(data):
-    X, y = data
-    weight = np.random.default_rng(0).random(len(y))
-    with sklearn.config_context(enable_metadata_routing=True):
-        method = LogisticRegression().set_fit_request(sample_weight=True)
-        ours = get_scorer("neg_nll").set_score_request(sample_weight=True)
-        plain = get_scorer("neg_nll").set_score_request(sample_weight=False)
-        theirs = sklearn_scorer("neg_log_loss").set_score_request(sample_weight=True)
-        scoring = {"ours": ours, "plain": plain, "theirs": theirs}
-        params = {"sample_weight": weight}
-        found = cross_validate(method, X, y, scoring=scoring, params=params)
-        np.testing.assert_allclose(found["test_ours"], found["test_theirs"])
-        assert not np.allclose(found["test_ours"], found["test_plain"])
-        search = GridSearchCV(method, {"C": [0.1, 1.0]}, scoring=ours)
-        search.fit(X, y, **params)
-        assert search.score(X, y, **params) == ours(search, X, y, **params)
-        with pytest.raises(ValueError, match="not explicitly set as requested"):
-            cross_validate(method, X, y, scoring=get_scorer("neg_nll"), params=params)
-    assert ours(search, X, y, weight) != plain(search, X, y)
-    assert pickle.loads(pickle.dumps(ours))._weight_request is True
-
-
 def test_metrics_of_members_raise_for_weights(data):
     X, y = data
     scorer, fitted = get_scorer("disagreement"), Ensemble().fit(X, y)
-    with pytest.raises(InvalidInputError, match=r"disagreement.* does not support"):
-        scorer.set_score_request(sample_weight=True)
     with pytest.raises(InvalidInputError, match=r"disagreement.* does not support"):
         scorer(fitted, X, y, sample_weight=np.ones(len(y)))
     with sklearn.config_context(enable_metadata_routing=True):

@@ -14,7 +14,6 @@ import safetensors
 import safetensors.torch
 import torch
 from scipy.special import softmax
-from sklearn import config_context
 from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 
@@ -822,15 +821,3 @@ def test_tensors_that_share_memory_come_back(tmp_path):
     got = read_archive(tmp_path / "x", "model")["value"]
     for a, b in zip(got, [*values, array], strict=True):
         np.testing.assert_array_equal(a, b)
-
-
-def test_load_restores_metadata_requests(tmp_path):
-    X, y = small_data()
-    clf = DeepEnsembleClassifier(**FEW).fit(X, y)
-    with config_context(enable_metadata_routing=True):
-        clf.set_fit_request(sample_weight="w").set_score_request(sample_weight=False)
-    clf.save(tmp_path / "model")
-    again = load(tmp_path / "model").get_metadata_routing()
-    assert again.fit.requests == {"sample_weight": "w"}
-    assert again.score.requests == {"sample_weight": False}
-    assert again.partial_fit.requests == clf.get_metadata_routing().partial_fit.requests

@@ -10,7 +10,6 @@ from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance._validation import (
     POSITIVE_INTEGER,
-    check_choice,
     check_generator,
     check_optional_numbers,
 )
@@ -204,20 +203,12 @@ def trainable_or_refuse(module: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class Weights:
-    """Trainable parameters as one flat vector, restored bit for bit on exit.
+    """Trainable parameters as one flat vector, restored bit for bit on exit."""
 
-    ``free`` (d,) is 1.0 where a weight may move: everywhere, or with the mask "nonzero"
-    where it is not exactly zero (a pruned net).
-    """
-
-    def __init__(self, module: nn.Module, mask: str | None = None):
-        if mask is not None:
-            check_choice("mask", mask, ("nonzero",))
+    def __init__(self, module: nn.Module):
         self.params: list[Tensor] = list(trainable_or_refuse(module).values())
         self.sizes = [p.numel() for p in self.params]
         self.origin = self.flatten(p.detach() for p in self.params)  # (d,)
-        free = torch.ones_like(self.origin) if mask is None else self.origin != 0
-        self.free = free.to(self.origin.dtype)
 
     def flatten(self, tensors: Iterable[Tensor | None]) -> Tensor:
         """Return one vector (d,) from a tensor per parameter; None means zeros."""

@@ -24,14 +24,14 @@ def _on_sphere(noise, w, *, rho):
     return rho * noise / noise.norm().clamp_min(1e-30)
 
 
-def _mean_rise(member, *, perturbation, n_draws, mask):
+def _mean_rise(member, *, perturbation, n_draws):
     """Return the rise of the mean loss, averaged over draws."""
     module = member.net.module_
-    with evaluation_mode(module), torch.no_grad(), Weights(module, mask) as weights:
+    with evaluation_mode(module), torch.no_grad(), Weights(module) as weights:
         before = member.mean(member.losses)
         total = 0.0
         for draw in range(n_draws):
-            noise = member.normal_like(weights.origin, draw) * weights.free
+            noise = member.normal_like(weights.origin, draw)
             weights.write(weights.origin + perturbation(noise, weights.origin))
             total += member.mean(member.losses) - before
         return total / n_draws
@@ -46,7 +46,6 @@ def average_case_sharpness(
     adaptive=True,
     n_draws=20,
     n_samples=500,
-    mask=None,
     random_state=None,
     per_member=False,
 ):
@@ -67,7 +66,7 @@ def average_case_sharpness(
         Number of random perturbations, the same for all members.
     n_samples : int or None, default=500
         Number of random samples; None uses all.
-    net, X, y, mask, random_state, per_member
+    net, X, y, random_state, per_member
         See :func:`adaptive_sharpness`.
 
     Returns
@@ -84,7 +83,7 @@ def average_case_sharpness(
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
     noise = partial(_gaussian, rho=rho, adaptive=adaptive)
-    measure = partial(_mean_rise, perturbation=noise, n_draws=n_draws, mask=mask)
+    measure = partial(_mean_rise, perturbation=noise, n_draws=n_draws)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
@@ -99,7 +98,6 @@ def sam_sharpness(
     rho=0.005,
     n_draws=100,
     n_samples=None,
-    mask=None,
     random_state=None,
     per_member=False,
 ):
@@ -116,7 +114,7 @@ def sam_sharpness(
         Number of random directions, the same for all members.
     n_samples : int or None, default=None
         Number of random samples; None uses all.
-    net, X, y, mask, random_state, per_member
+    net, X, y, random_state, per_member
         See :func:`adaptive_sharpness`.
 
     Returns
@@ -132,7 +130,7 @@ def sam_sharpness(
     check_numbers(POSITIVE, rho=rho)
     check_numbers(POSITIVE_INTEGER, n_draws=n_draws)
     step = partial(_on_sphere, rho=rho)
-    measure = partial(_mean_rise, perturbation=step, n_draws=n_draws, mask=mask)
+    measure = partial(_mean_rise, perturbation=step, n_draws=n_draws)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )

@@ -16,7 +16,7 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
 )
 from sklearn_sharpbalance.autodiff import HessianOperator, sample_losses
-from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
+from sklearn_sharpbalance.exceptions import SharpBalanceError
 from sklearn_sharpbalance.metrics.flatness._frame import (
     Weights,
     check_finite,
@@ -41,12 +41,12 @@ def _operator(member):
     )
 
 
-def _probe(member, *, n_probes, mask):
+def _probe(member, *, n_probes):
     """Return ``v_k^T H v_k`` for each probe, (n_probes,)."""
-    weights, operator = Weights(member.net.module_, mask), _operator(member)
+    weights, operator = Weights(member.net.module_), _operator(member)
     estimates = []
     for k in range(n_probes):
-        v = member.normal_like(weights.origin, k).sign() * weights.free
+        v = member.normal_like(weights.origin, k).sign()
         estimates.append((v @ (operator @ v)).item())
     return np.array(estimates)
 
@@ -66,7 +66,6 @@ def hessian_trace(
     *,
     n_probes=20,
     n_samples=None,
-    mask=None,
     random_state=None,
     per_member=False,
     return_std_error=False,
@@ -82,7 +81,7 @@ def hessian_trace(
         Number of random sign vectors, the same for all members.
     n_samples : int or None, default=None
         Number of random samples; None uses all.
-    net, X, y, mask, random_state, per_member
+    net, X, y, random_state, per_member
         See :func:`adaptive_sharpness`.
     return_std_error : bool, default=False
         Also return the standard error due to the probes; ``inf`` for one probe. It
@@ -99,7 +98,7 @@ def hessian_trace(
     mode.
     """
     check_numbers(POSITIVE_INTEGER, n_probes=n_probes)
-    measure = partial(_probe, n_probes=n_probes, mask=mask)
+    measure = partial(_probe, n_probes=n_probes)
     values = measure_members(  # (n_members, n_probes)
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )
@@ -112,27 +111,19 @@ def hessian_trace(
     return trace, float(_standard_error(values.mean(axis=0)))
 
 
-def _restricted(operator, free):
-    """Return the operator on NumPy vectors of the weights in the mask."""
-    index = np.flatnonzero(free.cpu().numpy())
-    if len(index) == 0:
-        raise InvalidInputError("mask excludes all weights. Include at least one.")
-    whole = operator.to_scipy()
+def _checked(operator):
+    """Return the operator; it raises for a product that is not finite."""
 
     def product(vector):
-        full = np.zeros(whole.shape[0], whole.dtype)
-        full[index] = vector.reshape(-1)
-        result = whole.matvec(full)[index]
+        result = operator.matvec(vector)
         check_finite(result)  # Lanczos would fail without a reason
         return result
 
-    return LinearOperator((len(index),) * 2, matvec=product, dtype=whole.dtype)
+    return LinearOperator(operator.shape, matvec=product, dtype=operator.dtype)
 
 
 def _largest_eigenvalue(operator, start, tol):
     """Return the largest eigenvalue of an operator, by Lanczos from ``start``."""
-    if operator.shape[0] == 1:  # Lanczos needs two dimensions
-        return float(operator.matvec(np.ones(1, operator.dtype))[0])
     try:
         values = eigsh(
             operator,
@@ -153,10 +144,9 @@ def _largest_eigenvalue(operator, start, tol):
     return float(values[0])
 
 
-def _top_eigenvalue(member, *, tol, mask):
+def _top_eigenvalue(member, *, tol):
     """Return the largest eigenvalue of the Hessian of the mean loss."""
-    weights = Weights(member.net.module_, mask)
-    operator = _restricted(_operator(member), weights.free)
+    operator = _checked(_operator(member).to_scipy())
     start = np.random.default_rng(member.seed).normal(size=operator.shape[0])
     return _largest_eigenvalue(operator, start, tol)
 
@@ -168,7 +158,6 @@ def hessian_top_eigenvalue(
     *,
     tol=1e-3,
     n_samples=None,
-    mask=None,
     random_state=None,
     per_member=False,
 ):
@@ -178,7 +167,7 @@ def hessian_top_eigenvalue(
     ----------
     tol : float, default=1e-3
         Relative accuracy; 0 for machine precision.
-    net, X, y, n_samples, mask, random_state, per_member
+    net, X, y, n_samples, random_state, per_member
         See :func:`hessian_trace`.
 
     Returns
@@ -193,7 +182,7 @@ def hessian_top_eigenvalue(
     stores twenty vectors of the size of the weights.
     """
     check_numbers(NON_NEGATIVE, tol=tol)
-    measure = partial(_top_eigenvalue, tol=tol, mask=mask)
+    measure = partial(_top_eigenvalue, tol=tol)
     values = measure_members(
         measure, net, X, y, n_samples=n_samples, random_state=random_state
     )

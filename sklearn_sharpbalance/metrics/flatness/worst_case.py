@@ -163,15 +163,16 @@ def _replace_where(condition, old, new):
         old[tuple(index)].copy_(new[tuple(index)])
 
 
-def _largest_rises(member, *, batch_size, mask, adaptive, **options):
+def _largest_rises(member, *, batch_size, adaptive, **options):
     """Return the largest rise found for each batch, (n_batches,)."""
     size = min(batch_size, len(member.rows))
     with (
         evaluation_mode(member.net.module_) as module,
-        Weights(module, mask) as weights,
+        Weights(module) as weights,
         torch_threads(1 if is_small(module, weights, size) else None),
     ):
-        scale = weights.free * (weights.origin.abs() if adaptive else 1.0)
+        scale = weights.origin.abs()
+        scale = scale if adaptive else torch.ones_like(scale)
         fallback = member.normal_like(scale) * (scale > 0)
         stacked = stacked_objective(member, weights, size)
         objective = stacked or Objective(member.losses, weights)
@@ -198,7 +199,6 @@ def adaptive_sharpness(
     n_iter=20,
     batch_size=5,
     n_batches=100,
-    mask=None,
     random_state=None,
     per_member=False,
     return_batches=False,
@@ -229,8 +229,6 @@ def adaptive_sharpness(
         Number of disjoint random batches, fewer if there are not enough samples.
         None uses all samples. An incomplete batch is left out, unless it is the only
         one.
-    mask : None or "nonzero", default=None
-        Weights to include: all, or those that are not exactly zero (a pruned net).
     random_state : int, Generator, RandomState or None, default=None
         Seed of the choice of samples and of all other random numbers.
     per_member : bool, default=False
@@ -284,7 +282,6 @@ def adaptive_sharpness(
         norm=norm,
         adaptive=adaptive,
         n_iter=n_iter,
-        mask=mask,
     )
     values = measure_members(  # (n_members, n_batches)
         measure,
