@@ -2,17 +2,16 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members import MemberState, Segment
+from sklearn_sharpbalance.members.session import NO_REPORT, Report
 
-__all__ = ["Engine", "EngineChoice", "EngineRun", "OnEpoch", "Team", "TeamRun"]
-
-OnEpoch = Callable[[int, dict[str, Any]], bool]
+__all__ = ["Engine", "EngineChoice", "EngineRun", "Team", "TeamRun"]
 
 
 class EngineChoice(NamedTuple):
@@ -57,7 +56,7 @@ class EngineRun(ABC):
 
     @abstractmethod
     def train(
-        self, segment: Segment, masks: np.ndarray, on_epoch: OnEpoch | None = None
+        self, segment: Segment, masks: np.ndarray, report: Report = NO_REPORT
     ) -> list[MemberState]:
         """Train every member from ``segment.start`` to ``segment.stop``.
 
@@ -66,9 +65,8 @@ class EngineRun(ABC):
         segment : Segment
         masks : ndarray of shape (M, N), dtype bool
             True where the member applies SAM to the sample.
-        on_epoch : callable, default=None
-            Called with (member, record) after every epoch of a member that runs in
-            this process; the member stops if it returns True.
+        report : Report
+            Hears how far members are that train in this process, and may stop them.
 
         Returns
         -------
@@ -106,7 +104,7 @@ class Team(ABC):
         return segment.continues(self.segment) and same_masks
 
     @abstractmethod
-    def train(self, segment, masks, on_epoch=None) -> list[MemberState]:
+    def train(self, segment, masks, report=NO_REPORT) -> list[MemberState]:
         """Train the first segment, or one that the team :meth:`can_train`."""
 
     def close(self) -> None:  # noqa: B027 - most teams have nothing to free
@@ -124,14 +122,14 @@ class TeamRun(EngineRun):
         self.build = build
         self._team: Team | None = None
 
-    def train(self, segment, masks, on_epoch=None):
+    def train(self, segment, masks, report=NO_REPORT):
         """Train with the team of the last segment, or with a new one."""
         team, self._team = self._team, None  # not used again after an error
         if team is None or not team.can_train(segment, masks):
             if team is not None:
                 team.close()
             team = self.build(self.net, self.members, self.data, segment, masks)
-        self.members = team.train(segment, masks, on_epoch)
+        self.members = team.train(segment, masks, report)
         self._team = team
         return self.members
 

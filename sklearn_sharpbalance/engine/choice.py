@@ -20,6 +20,7 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceError,
     UnsupportedEngineError,
 )
+from sklearn_sharpbalance.members.session import NO_REPORT
 from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import lending_process_state, random_stream
 
@@ -178,7 +179,7 @@ class SpreadRun(EngineRun):
         """Return the members d, d + n, d + 2n, ... on n devices."""
         return self.members[d :: len(self.devices)]
 
-    def train(self, segment, masks, on_epoch=None):
+    def train(self, segment, masks, report=NO_REPORT):
         """Train the members of all devices in parallel."""
         n = len(self.devices)
 
@@ -187,7 +188,7 @@ class SpreadRun(EngineRun):
             # share its random generator, which dropout uses.
             with lending_process_state():
                 return {
-                    d: run.train(segment, masks[d::n], on_epoch)
+                    d: run.train(segment, masks[d::n], report)
                     for d, run in enumerate(self.runs)
                     if self.devices[d] == device
                 }

@@ -11,7 +11,7 @@ from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, take_rows
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.jobs import MemberJobs
-from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, autocast, tf32
 from sklearn_sharpbalance.runtime.rng import (
@@ -58,19 +58,19 @@ class SkorchRun(EngineRun):
         super().__init__(net, members, data)
         self.jobs = jobs
 
-    def train(self, segment, masks, on_epoch=None):
+    def train(self, segment, masks, report=NO_REPORT):
         """Train the members one after the other, or in parallel jobs."""
-        # Other processes cannot call on_epoch: a closure cannot be pickled.
-        on_epoch = None if self.jobs.parallel else on_epoch
+        if self.jobs.parallel:
+            report = NO_REPORT  # other processes cannot report to this one
         calls = [
-            {"state": member, "segment": segment, "mask": mask, "on_epoch": on_epoch}
+            {"state": member, "segment": segment, "mask": mask, "report": report}
             for member, mask in zip(self.members, masks)
         ]
         self.members = self.jobs.run(train_member, self.net, self.data, calls)
         return self.members
 
 
-def train_member(net, state, data, segment, mask, on_epoch=None):
+def train_member(net, state, data, segment, mask, report=NO_REPORT):
     """Train a member from ``segment.start`` to ``segment.stop``.
 
     Parameters
@@ -82,7 +82,7 @@ def train_member(net, state, data, segment, mask, on_epoch=None):
     segment : Segment
     mask : ndarray of shape (N,), dtype bool
         True for the samples that get SAM.
-    on_epoch : callable, default=None
+    report : Report
         As in :meth:`EngineRun.train`.
 
     Returns
@@ -91,7 +91,7 @@ def train_member(net, state, data, segment, mask, on_epoch=None):
     """
     if state.stopped:
         return state
-    session = MemberSession(net, state, data, segment, on_epoch)
+    session = MemberSession(net, state, data, segment, report)
     source = DeviceData(data, session.net.device, loader_params(session.net))
     with random_stream(session.net.device), tf32(segment.precision):
         for epoch in range(segment.start, segment.stop):
@@ -110,13 +110,15 @@ def train_epoch(session, source, mask, epoch):
     share = torch.as_tensor(batches.share, device=net.device)
     augment = EpochAugment(session.segment.transform, share.shape, net.device)
     total = torch.zeros((), device=net.device)
+    member, n_batches = [session.state.index], len(batches.indices)
     for t, (x, rows) in enumerate(source.iterate(batches.indices)):
         if not session.sets_own_rate:
             factor = session.segment.lr_factor(epoch, t)
             set_learning_rate(net.optimizer_, factor)
         total += train_batch(session, source, augment.batch(t, x), rows, share[t])
+        session.report.reached(member, epoch + (t + 1) / n_batches)
     lr = float(net.optimizer_.param_groups[0]["lr"])
-    session.end_epoch(epoch, total.item() / len(batches.indices), lr)
+    session.end_epoch(epoch, total.item() / n_batches, lr)
 
 
 def train_batch(session, source, x, rows, share):

@@ -31,7 +31,11 @@ from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
 from sklearn_sharpbalance.training.net_building import settings_in_force
 from sklearn_sharpbalance.training.prepare import prepare
-from sklearn_sharpbalance.training.progress import CallbackSupportMixin, FitProgress
+from sklearn_sharpbalance.training.progress import (
+    CallbackSupportMixin,
+    FitProgress,
+    announce,
+)
 
 __all__ = ["BaseDeepEnsemble", "fitted_or_before", "load"]
 
@@ -55,19 +59,11 @@ class BaseDeepEnsemble(
     def _run(self, X, y, sample_weight, X_unlabeled=None):
         """Prepare the fit, run its training loop, and set the fitted attributes."""
         prepared = prepare(self, X, y, sample_weight, X_unlabeled=X_unlabeled)
+        announce(self, prepared)
         loop = prepared.loop()
         with torch_threads(prepared.engine.threads):
             segments = loop.start()
-        progress = FitProgress(
-            self,
-            segments,
-            n_members=len(prepared.seeds.members),
-            n_epochs=prepared.trainer.training.n_epochs,
-            verbose=prepared.params["verbose"],
-            X=X,
-            y=y,
-            keep=lambda estimator, state: estimator._keep(prepared, state),
-        )
+        progress = FitProgress(self, prepared, segments, X=X, y=y)
         try:
             with torch_threads(prepared.engine.threads):
                 loop.run(segments, progress)

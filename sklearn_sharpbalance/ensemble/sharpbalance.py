@@ -139,7 +139,8 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     random_state : int, RandomState instance or None, default=None
         Source of all randomness; the global RNG is neither used nor changed.
     verbose : int, default=0
-        1 shows one line with the progress of a fit, 2 prints every epoch.
+        1 prints what is trained and shows a bar with the time left, or a line every 15
+        seconds where output is no terminal or notebook. 2 prints every epoch.
     **nested
         ``estimator__...``, ``sharpness__...``, ``selection__...`` and
         ``aggregation__...`` set parameters of these parts.

@@ -221,6 +221,7 @@ def train_epoch(team, feed, objective, epoch):
     team.read_weights()
     losses = torch.zeros(len(team), device=team.device)
     diversity = torch.zeros((), device=team.device)
+    n_batches, report = team.segment.sizes.n_batches, team.sessions[0].report
     for t, batch in enumerate(feed.epoch(epoch)):
         own, term = joint_loss(team, batch, objective)
         loss = own.sum()
@@ -229,7 +230,7 @@ def train_epoch(team, feed, objective, epoch):
             diversity += term.detach()
         team.update(loss, team.segment.lr_factor(epoch, t))
         losses += own.detach()
-    n_batches = team.segment.sizes.n_batches
+        report.reached(range(len(team)), epoch + (t + 1) / n_batches)
     _end_epoch(
         team,
         epoch,

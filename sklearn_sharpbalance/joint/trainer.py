@@ -19,7 +19,7 @@ from sklearn_sharpbalance.joint.batches import JointFeed
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.joint.members import JointObjective, train_jointly
 from sklearn_sharpbalance.members import Segment
-from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
 from sklearn_sharpbalance.members.shared_trunk import with_features
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -99,16 +99,16 @@ class JointTrainer:
         """Raise: the plan of a joint training has no selection."""
         raise AssertionError("joint training does not select samples")
 
-    def train(self, run, state: EnsembleState, segment: Segment, on_epoch=None):
+    def train(self, run, state: EnsembleState, segment: Segment, report=NO_REPORT):
         """Train all members for a segment and return the new state.
 
         Random draws depend on the seeds and the epoch only, so that the result does not
         depend on how the training is cut into segments.
         """
         segment = segment.with_masks(self._no_masks)
-        count = EpochCount(len(state.members), on_epoch)
+        count = EpochCount(len(state.members), report)
         sessions = [
-            MemberSession(self.net, member, self.data, segment=segment, on_epoch=count)
+            MemberSession(self.net, member, self.data, segment=segment, report=count)
             for member in state.members
         ]
 
@@ -124,6 +124,10 @@ class JointTrainer:
             phases=[*state.phases, segment.name],
             epochs=[n + more for n, more in zip(before, count.epochs)],
         )
+
+    def passes(self, segment) -> float:
+        """Return the passes over the samples in an epoch."""
+        return 1.0
 
     def as_trained(self, net) -> TrainingData:
         """Return the data with which to compute BatchNorm statistics of members.

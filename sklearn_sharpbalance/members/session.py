@@ -26,24 +26,49 @@ from sklearn_sharpbalance.runtime.rng import (
 )
 from sklearn_sharpbalance.runtime.torch_internals import foreach_mul_, set_training
 
-__all__ = ["MemberSession", "callbacks_for", "check_finite", "own_files", "rho_name"]
+__all__ = [
+    "NO_REPORT",
+    "MemberSession",
+    "Report",
+    "callbacks_for",
+    "check_finite",
+    "own_files",
+    "rho_name",
+]
 
 VALID_BATCH = 1024
 # Added to the number of an epoch, for the draws of callbacks.
 EPOCH_BEGIN, EPOCH_END = 2**33, 2**34
 
 
+class Report:
+    """Hears how far members are that train in this process; this one ignores it."""
+
+    def reached(self, members, epochs):
+        """Hear that members have trained a number of epochs, such as 2.5.
+
+        It is called after every batch, or after every epoch by engines that do not wait
+        for the end of a batch. ``members`` are positions in the ensemble.
+        """
+
+    def epoch(self, member, record):
+        """Hear the record of an epoch of a member; return whether it should stop."""
+        return False
+
+
+NO_REPORT = Report()
+
+
 class MemberSession:
     """One member during one phase, in a net of its own.
 
-    ``net`` has the settings shared by all members and is not changed. ``on_epoch`` is
-    called with (member, record) after every epoch; True stops the member, which
-    ``stopped`` tells.
+    ``net`` has the settings shared by all members and is not changed. ``stopped`` tells
+    whether ``report`` or a callback has stopped the member.
     """
 
-    def __init__(self, net, state, data, segment, on_epoch=None):
+    def __init__(self, net, state, data, segment, report=NO_REPORT):
         self.net, self.state, self.segment = restore(net, state), state, segment
-        self.data, self.on_epoch = data, on_epoch
+        self.data, self.report = data, report
         self.stopped = state.stopped
         # It has no effect if it is not enabled.
         self.scaler = torch.amp.GradScaler(
@@ -98,12 +123,12 @@ class MemberSession:
         """Set the state of the optimizer."""
         self.net.optimizer_.load_state_dict(state)
 
-    def begin_segment(self, segment, on_epoch=None):
+    def begin_segment(self, segment, report=NO_REPORT):
         """Continue with the segment after the last one; ``rho`` may differ."""
         rho = segment.rho[self.state.index]
         if rho != self.segment.rho[self.state.index]:
             self._set_rho(rho)
-        self.segment, self.on_epoch = segment, on_epoch
+        self.segment, self.report = segment, report
 
     def _set_rho(self, rho):
         """Set the radius of the perturbation."""
@@ -155,7 +180,7 @@ class MemberSession:
         self._notify("on_epoch_begin", EPOCH_BEGIN + epoch)
 
     def end_epoch(self, epoch, loss, lr):
-        """Write the record, call the callbacks and ``on_epoch``.
+        """Write the record, call the callbacks, and report the epoch.
 
         ``loss`` is the mean over the batches, ``lr`` the rate of the last batch.
         """
@@ -174,8 +199,7 @@ class MemberSession:
             self.average = updated_average(self.average, weights, averaging)
         self._notify_epoch_end(epoch)
         self._reset_pruned()  # in the next segment zeros are the mask
-        if self.on_epoch is not None:
-            self.stopped |= self.on_epoch(self.state.index, self.net.history[-1])
+        self.stopped |= self.report.epoch(self.state.index, self.net.history[-1])
 
     def _complete_record(self):
         """Add the entries that skorch's own callbacks read."""

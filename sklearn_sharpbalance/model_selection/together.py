@@ -13,6 +13,7 @@ from sklearn_sharpbalance.engine.stacked.ensembles import (
 )
 from sklearn_sharpbalance.engine.stacked.members import allows_own_rates
 from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
+from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
@@ -109,8 +110,8 @@ class _NoReport:
         yield self
 
     @contextmanager
-    def segment(self, segment) -> Iterator[None]:
-        yield None
+    def segment(self, segment) -> Iterator[Report]:
+        yield NO_REPORT
 
     def offer(self, state):
         """Do nothing: there are no callbacks."""

@@ -11,6 +11,7 @@ from sklearn.base import clone
 from sklearn_sharpbalance.aggregation.nets import final_net, logits_on
 from sklearn_sharpbalance.data.labels import is_right, weighted_mean
 from sklearn_sharpbalance.members import Segment
+from sklearn_sharpbalance.members.session import Report
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.plan import EnsembleState, is_due, remaining
@@ -40,9 +41,12 @@ class Trainer(Protocol):
         """Score all samples by all members, and select the samples for SAM."""
 
     def train(
-        self, run, state: EnsembleState, segment: Segment, on_epoch
+        self, run, state: EnsembleState, segment: Segment, report: Report
     ) -> EnsembleState:
         """Train all members for a segment."""
+
+    def passes(self, segment: Segment) -> float:
+        """Return about how many passes over the samples an epoch takes."""
 
 
 @dataclass
@@ -153,13 +157,13 @@ class TrainingLoop:
         with progress.fit(), trainer.open(state.members) as run:
             for i, segment in enumerate(segments):
                 following = segments[i + 1] if i + 1 < len(segments) else None
-                with progress.segment(segment) as on_epoch:
+                with progress.segment(segment) as report:
                     if segment.prune:
                         state = trainer.prune(run, state, segment)
                     if segment.select:
                         state = trainer.select(run, state, segment)
                     yield state, segment
-                    state = trainer.train(run, state, segment, on_epoch)
+                    state = trainer.train(run, state, segment, report)
                     progress.offer(state)
                 self.state = state
                 if self._end_segment(segment, following, progress.stop):

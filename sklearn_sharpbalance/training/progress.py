@@ -1,12 +1,11 @@
-"""Progress of a fit: one line of text and scikit-learn's callbacks."""
+"""Progress of a fit: what it prints or shows, and scikit-learn's callbacks."""
 
 import copy
-import time
+import inspect
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from multiprocessing import parent_process
 from typing import Any
-
-import numpy as np
 
 try:  # new in scikit-learn 1.9 and still experimental there
     from sklearn.callback import CallbackSupportMixin, with_callbacks
@@ -21,19 +20,20 @@ except ImportError:  # pragma: no cover
 
 
 from sklearn_sharpbalance._parameters import PARAMETERS
-from sklearn_sharpbalance._validation import needing
+from sklearn_sharpbalance.members.member_params import own_nets
+from sklearn_sharpbalance.members.session import Report
+from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.selection.rules import selects_all
+from sklearn_sharpbalance.training.display import FitDisplay, open_display
 
 __all__ = [
     "CallbackSupportMixin",
     "FitProgress",
+    "announce",
     "fit_name",
     "has_callbacks",
     "with_callbacks",
 ]
-
-# Where output is no terminal, a long fit prints a line every so many seconds.
-SECONDS_BETWEEN_LINES = 30
 
 
 def has_callbacks(estimator) -> bool:
@@ -44,99 +44,57 @@ def has_callbacks(estimator) -> bool:
 class FitProgress:
     """Reports the progress of a fit by phases, members and epochs.
 
-    ``segments`` is empty if the fit is complete in a checkpoint. With ``verbose=1`` a
-    terminal or notebook shows a progress bar, other output a line every 30 seconds and
-    at the end. Worker processes show none, because lines of several fits would mix.
-    Callbacks get ``X``, ``y`` and, if they ask for it, a copy of the estimator whose
-    fitted attributes ``keep(estimator, state)`` sets. ``stop`` is True after one of
-    them has asked to end the fit.
+    ``segments`` is empty if the fit is complete in a checkpoint. Worker processes show
+    nothing, because lines of several fits would mix. Callbacks get ``X``, ``y`` and, if
+    they ask for it, a copy of the estimator with its fitted attributes. ``stop`` is
+    True after one of them has asked to end the fit.
     """
 
-    def __init__(
-        self, estimator, segments, *, n_members, n_epochs, verbose, X, y, keep
-    ):
-        self.estimator, self.segments = estimator, segments
-        self.n_members, self.n_epochs, self.verbose = n_members, n_epochs, verbose
-        self.X, self.y, self.keep = X, y, keep
+    def __init__(self, estimator, prepared, segments, *, X, y):
+        self.estimator, self.prepared, self.segments = estimator, prepared, segments
+        self.n_members = len(prepared.seeds.members)
+        self.X, self.y = X, y
         self.stop = False
         # Do not show the name of the only phase of a deep ensemble.
         self.names_phases = len({segment.name for segment in segments}) > 1
         self.phase_names = _phase_names(estimator)
-        start = segments[0].start if segments else 0
-        self.epochs = [start] * n_members
-        self.losses: dict[int, float] = {}  # latest of each member
+        self.last_epoch = 0  # of the member that has trained longest
         self._root: Any = None
-        self._bar: Any = None
-        self._task: Any = None
-        self._prints_lines = False
-        self._began = self._last_line = 0.0
+        self._display: FitDisplay | None = None
         self._members: dict[int, Any] = {}
         self._offer: dict[str, object] = {}
 
     @contextmanager
     def fit(self):
-        """Call callbacks before and after the fit, and show the bars during it."""
+        """Call callbacks before and after the fit, and show its progress."""
         if hasattr(self.estimator, "_init_callback_context"):
             n_segments = len(self.segments)
             self._root = self.estimator._init_callback_context(max_subtasks=n_segments)
             self._root.call_on_fit_task_begin(estimator=self.estimator)
         with ExitStack() as stack:
-            if self.verbose == 1 and self.segments and parent_process() is None:
-                self._start_line(stack)
+            if self.segments and _shows_progress(self.prepared):
+                screen = stack.enter_context(open_display(fit_name(self.estimator)))
+                self._display = self._display_on(screen)
+                self._display.begin()
             yield self
-            if self._bar is not None:
-                self._bar.refresh()  # notebooks do not draw the final state on exit
-            if self._prints_lines and self.losses:
-                self._print_end()
+            if self._display is not None:
+                self._display.end(self.last_epoch)
         if self._root is not None:
             self._root.call_on_fit_task_end(estimator=self.estimator)
 
-    def _start_line(self, stack):
-        with needing("rich", "verbose=1"):
-            from rich.console import Console
-            from rich.errors import LiveError
-        console = Console()
-        if not (console.is_terminal or console.is_jupyter):
-            self._prints_lines = True
-            self._began = self._last_line = time.monotonic()
-            return
-        try:
-            self._bar = stack.enter_context(_progress())
-        except LiveError:  # before rich 14.1 only one display can be shown
-            return
-        self._task = self._bar.add_task(
-            fit_name(self.estimator),
-            total=self.n_members * self.n_epochs,
-            completed=sum(self.epochs),
-            state="",
+    def _display_on(self, screen):
+        plan, trainer = self.prepared.plan, self.prepared.trainer
+        return FitDisplay(
+            screen,
+            plan,
+            passes=[trainer.passes(segment) for segment in plan],
+            n_members=self.n_members,
+            start=self.segments[0].start,
         )
-
-    def _print_end(self):
-        """Print the line of a fit that has ended."""
-        members = "1 member" if self.n_members == 1 else f"{self.n_members} members"
-        seconds = time.monotonic() - self._began
-        print(
-            f"{fit_name(self.estimator)}: {members}, {max(self.epochs)} epochs, "
-            f"{self._loss()}, {seconds:.1f} s",
-            flush=True,
-        )
-
-    def _print_state(self, phase):
-        """Print the line of a long fit that has not ended."""
-        self._last_line = time.monotonic()
-        n_done, n_all = sum(self.epochs), self.n_members * self.n_epochs
-        print(
-            f"{fit_name(self.estimator)}: {n_done} of {n_all} epochs of all members"
-            f"{phase}, {self._loss()}",
-            flush=True,
-        )
-
-    def _loss(self):
-        return f"loss {np.mean(list(self.losses.values())):.4f}"
 
     @contextmanager
     def segment(self, segment):
-        """Report a segment; yield the function that engines call after every epoch."""
+        """Report a segment; yield the report for engines."""
         context = None
         self._members = {}
         if self._root is not None:
@@ -145,11 +103,16 @@ class FitProgress:
                 max_subtasks=self.n_members,
                 sequential_subtasks=False,
             ).call_on_fit_task_begin(estimator=self.estimator)
-        yield lambda member, record: self._epoch(context, segment, member, record)
+        if self._display is not None:
+            name = self.phase_names.get(segment.name, segment.name)
+            self._display.begin_segment(
+                name if self.names_phases else "", selects=segment.select
+            )
+        yield _SegmentReport(self, segment, context)
         for member_context in self._members.values():
             member_context.call_on_fit_task_end(estimator=self.estimator)
-        if self._bar is not None:  # members may have stopped before
-            self._bar.update(self._task, completed=self.n_members * segment.stop)
+        if self._display is not None:
+            self._display.end_segment(segment.stop)
         if context is not None:
             end = context.call_on_fit_task_end
             self.stop |= bool(end(estimator=self.estimator, **self._offer))
@@ -159,7 +122,7 @@ class FitProgress:
 
         def attributes():
             fitted = copy.copy(self.estimator)
-            self.keep(fitted, state)
+            fitted._keep(self.prepared, state)
             return {k: v for k, v in vars(fitted).items() if k.endswith("_")}
 
         self._offer = {
@@ -168,21 +131,18 @@ class FitProgress:
             "reconstruction_attributes": attributes,
         }
 
-    def _epoch(self, context, segment, member, record):
+    def reached(self, members, epochs):
+        """Show how many epochs some members have trained."""
+        if self._display is not None:
+            self._display.reached(members, epochs)
+
+    def epoch(self, context, segment, member, record):
         """Report an epoch of a member; return whether the member should stop."""
-        name = self.phase_names.get(segment.name, segment.name)
-        phase = f", {name}" if self.names_phases else ""
-        self.epochs[member] = record["epoch"]
-        self.losses[member] = record["train_loss"]
-        if self.verbose > 1:
+        self.last_epoch = max(self.last_epoch, record["epoch"])
+        if self._display is not None:
+            self._display.losses[member] = record["train_loss"]
+        if self.prepared.params["verbose"] > 1:
             print(_line(member, record, self.phase_names))
-        if self._bar is not None:
-            self._bar.update(
-                self._task, completed=sum(self.epochs), state=self._loss() + phase
-            )
-        waited = time.monotonic() - self._last_line
-        if self._prints_lines and waited >= SECONDS_BETWEEN_LINES:
-            self._print_state(phase)
         if context is None:
             return False
         if member not in self._members:
@@ -194,6 +154,53 @@ class FitProgress:
         epoch = self._members[member].subcontext(task_name="epoch")
         epoch.call_on_fit_task_begin(estimator=self.estimator)
         return bool(epoch.call_on_fit_task_end(estimator=self.estimator))
+
+
+class _SegmentReport(Report):
+    """What engines report in one segment."""
+
+    def __init__(self, progress, segment, context):
+        self.progress, self.segment, self.context = progress, segment, context
+
+    def reached(self, members, epochs):
+        self.progress.reached(members, epochs)
+
+    def epoch(self, member, record):
+        return self.progress.epoch(self.context, self.segment, member, record)
+
+
+def announce(estimator, prepared) -> None:
+    """Print what a fit with ``verbose=1`` will train, before it trains."""
+    if not _shows_progress(prepared):
+        return
+    trainer, n_members = prepared.trainer, len(prepared.seeds.members)
+    fmt, n_samples = prepared.input_format, len(trainer.data)
+    parts = [
+        ", ".join(dict.fromkeys(map(_network_name, own_nets(trainer.net)))),
+        "1 member" if n_members == 1 else f"{n_members} members",
+        f"{trainer.training.n_epochs} epochs",
+        f"{n_samples:,} {'images' if fmt.kind == 'images' else 'samples'}",
+        f"device {', '.join(resolve_devices(prepared.params['device']))}",
+        f"engine {prepared.engine.name}",
+    ]
+    print(f"{fit_name(estimator)}: {', '.join(parts)}", flush=True)
+
+
+def _shows_progress(prepared) -> bool:
+    """Whether a fit shows its progress: not in worker processes."""
+    return prepared.params["verbose"] == 1 and parent_process() is None
+
+
+def _network_name(net) -> str:
+    """Return the name of a member's network, and its width if it has one."""
+    network, width = net.module__module, getattr(net, "module__width", None)
+    if width is None and isinstance(network, partial | type):
+        parameters = inspect.signature(network).parameters
+        width = parameters["width"].default if "width" in parameters else None
+    while isinstance(network, partial):
+        network = network.func
+    name = getattr(network, "__name__", type(network).__name__)
+    return f"{name} of width {width}" if isinstance(width, int) else name
 
 
 def fit_name(estimator) -> str:
@@ -227,21 +234,6 @@ def _phase_names(estimator):
     """Return names to show for phases; a SAM ensemble selects all samples."""
     is_sam_ensemble = selects_all(getattr(estimator, "selection", None))
     return {"balanced": "SAM"} if is_sam_ensemble else {}
-
-
-def _progress():
-    with needing("rich", "verbose=1"):
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-        from rich.table import Column
-    # The name takes the rest of the line, and is cut at its end.
-    rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")
-    return Progress(
-        TextColumn("{task.description}", markup=False, table_column=rest),
-        BarColumn(bar_width=12),
-        TextColumn("{task.completed}/{task.total} {task.fields[state]}", markup=False),
-        TimeRemainingColumn(),
-        expand=True,
-    )
 
 
 def _line(member, record, phase_names):

@@ -33,12 +33,17 @@ from sklearn_sharpbalance.members import (
 from sklearn_sharpbalance.members.inference import check_module
 from sklearn_sharpbalance.members.member_params import own_settings
 from sklearn_sharpbalance.members.net import sam_passes
+from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.persistence.encoding import byte_view
 from sklearn_sharpbalance.persistence.fingerprint import closed_over, code_name
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.selection.rules import SubsetSelector, check_masks
+from sklearn_sharpbalance.selection.rules import (
+    NoneSelector,
+    SubsetSelector,
+    check_masks,
+)
 from sklearn_sharpbalance.sharpness.base import FunctionScorer, SharpnessScorer
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 
@@ -148,15 +153,15 @@ class PhasedTrainer:
         scored = sharpness if self.selector.needs_sharpness else None
         return replace(state, masks=masks, sharpness=scored)
 
-    def train(self, run: EngineRun, state: EnsembleState, segment, on_epoch=None):
+    def train(self, run: EngineRun, state: EnsembleState, segment, report=NO_REPORT):
         """Train all members for a segment and return the new state."""
         inputs = self.training_inputs(state, segment)
         if self.memory is None or self.has_callbacks:
             settings, masks = inputs["segment"], inputs["masks"]
-            members, epochs = train_segment(run, settings, masks, on_epoch)
+            members, epochs = train_segment(run, settings, masks, report)
         else:
-            train = cached(self.memory, train_members, ignore=["engine", "on_epoch"])
-            members, epochs = train(engine=self.engine, **inputs, on_epoch=on_epoch)
+            train = cached(self.memory, train_members, ignore=["engine", "report"])
+            members, epochs = train(engine=self.engine, **inputs, report=report)
         before = state.epochs or [0] * len(members)
         return replace(
             state,
@@ -185,6 +190,17 @@ class PhasedTrainer:
         }
         self._last_inputs = state, segment, inputs
         return inputs
+
+    def passes(self, segment: Segment) -> float:
+        """Return about how many passes over the samples an epoch takes.
+
+        After the warm-up it is as if all samples got SAM, since the rule has not
+        selected them yet.
+        """
+        uses_sam = not isinstance(self.selector, NoneSelector)
+        if segment.name == "warmup":
+            uses_sam = self.warmup == "sam"
+        return float(np.mean(self._sam_passes)) if uses_sam else 1.0
 
     def _passes(self, epochs, masks) -> float:
         """Passes over the training samples in a segment, all members together."""
@@ -253,16 +269,16 @@ def try_scoring(net, members, data, scorer, precision) -> None:
             explain_out_of_memory(score, net, len(members))
 
 
-def train_members(engine, net, members, data, segment, masks, on_epoch):
+def train_members(engine, net, members, data, segment, masks, report):
     """Train a segment in a run of its own; return as :func:`train_segment`."""
     with engine.open(net, members, data) as run:
-        return train_segment(run, segment, masks, on_epoch)
+        return train_segment(run, segment, masks, report)
 
 
-def train_segment(run, segment, masks, on_epoch):
+def train_segment(run, segment, masks, report):
     """Return the members after a segment, and the epochs that each has run."""
     members = run.members
-    count = EpochCount(len(members), on_epoch)
+    count = EpochCount(len(members), report)
     train = partial(run.train, segment, masks, count)
     trained = explain_out_of_memory(train, run.net, len(members))
     epochs = [
@@ -272,19 +288,23 @@ def train_segment(run, segment, masks, on_epoch):
     return trained, epochs
 
 
-class EpochCount:
-    """Counts the epochs of each member, and calls ``on_epoch``.
+class EpochCount(Report):
+    """Counts the epochs of each member for another report.
 
     The history cannot be used for this, because skorch's Checkpoint may shorten it.
     """
 
-    def __init__(self, n_members, on_epoch=None):
-        self.epochs, self.on_epoch = [0] * n_members, on_epoch
+    def __init__(self, n_members, report=NO_REPORT):
+        self.epochs, self.report = [0] * n_members, report
 
-    def __call__(self, member, record):
+    def reached(self, members, epochs):
+        """Tell the other report."""
+        self.report.reached(members, epochs)
+
+    def epoch(self, member, record):
         """Count an epoch of a member; return whether the member should stop."""
         self.epochs[member] += 1
-        return self.on_epoch is not None and bool(self.on_epoch(member, record))
+        return bool(self.report.epoch(member, record))
 
 
 def _epochs_run(segment, before, after, counted) -> int:

@@ -9,6 +9,7 @@ import torch
 from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.members import Segment, initial_state
 from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members.session import NO_REPORT
 
 
 def start(net):
@@ -36,9 +37,9 @@ def segment(masks, start, stop, n_epochs, batch_size=16, sizes=None, **settings)
     )
 
 
-def train_segments(run, edges, masks, on_epoch=None, n_epochs=6, **settings):
+def train_segments(run, edges, masks, report=NO_REPORT, n_epochs=6, **settings):
     """Train segments between ``edges`` and return the states after the last one."""
     for first, stop in pairwise(edges):
         phase = segment(masks, first, stop, n_epochs, **settings)
-        states = run.train(phase, masks, on_epoch)
+        states = run.train(phase, masks, report)
     return states

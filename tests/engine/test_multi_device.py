@@ -32,7 +32,7 @@ class RecordingRun:
     def __init__(self, engine, net, members):
         self.engine, self.net, self.members = engine, net, members
 
-    def train(self, segment, masks, on_epoch=None):
+    def train(self, segment, masks, report):
         with random_stream("cpu"), tf32(segment.precision):
             for _ in range(20):
                 self.engine.together.wait()

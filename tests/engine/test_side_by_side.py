@@ -14,6 +14,7 @@ from sklearn_sharpbalance.data.batches import part_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.members import as_skorch_net, member_net
+from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.optim import SAM
 from tests.cases import rest_slow
@@ -32,11 +33,16 @@ def members_net(*callbacks, optimizer=None):
     return member_net(net, 3, sam=SAM, device="cpu", callbacks=list(callbacks))
 
 
-def train(engine, net, states, edges, on_epoch=None, members=(0, 1), **settings):
+def train(engine, net, states, edges, report=NO_REPORT, members=(0, 1), **settings):
     """Return the states after segments of one phase."""
     masks, sizes = MASKS[list(members)], part_sizes(MASKS, batch_size=16)
     with engine.open(net, states, DATA) as run:
-        return train_segments(run, edges, masks, on_epoch, sizes=sizes, **settings)
+        return train_segments(run, edges, masks, report, sizes=sizes, **settings)
+
+
+class StopFirst(Report):
+    def epoch(self, member, record):
+        return member == 0
 
 
 def assert_same(got, want):
@@ -152,7 +158,7 @@ def test_training_does_not_change_the_given_states(engine):
     net, engine = members_net(), engine()
     before = train(engine, net, start(net), [0, 2])
     kept = list(before)
-    after = train(engine, net, before, [2, 4], lambda member, record: member == 0)
+    after = train(engine, net, before, [2, 4], StopFirst())
     assert [state.stopped for state in after] == [True, False]
     assert all(a is b for a, b in zip(before, kept))
     assert not any(state.stopped for state in before)
@@ -183,3 +189,22 @@ def test_initial_lr_set_by_a_callback_applies_from_the_next_epoch(engine):
     rates = [[row["lr"] for row in state.history] for state in (*want, *got)]
     np.testing.assert_allclose(rates, rates[:1] * 4, rtol=1e-6)
     assert rates[0][2] < 0.02 * rates[0][0]
+
+
+class Heard(Report):
+    def __init__(self):
+        self.epochs = {0: [], 1: []}  # of each member
+
+    def reached(self, members, epochs):
+        for member in members:
+            self.epochs[member].append(epochs)
+
+
+@pytest.mark.parametrize("engine", [SkorchEngine, StackedEngine, GraphEngine])
+def test_members_report_how_many_epochs_they_have_trained(engine):
+    net, heard = members_net(), Heard()
+    train(engine(), net, start(net), [0, 2, 3], report=heard)
+    thirds = [n / 3 for n in range(1, 10)]  # an epoch has three batches
+    whole = [1, 2, 3]  # the graph engine does not wait for a batch
+    want = pytest.approx(whole if engine is GraphEngine else thirds)
+    assert heard.epochs == {0: want, 1: want}

@@ -26,6 +26,7 @@ from sklearn_sharpbalance.members import (
     restore,
 )
 from sklearn_sharpbalance.members.schedules import cosine
+from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.optim import SAM
 from tests.members.cases import segment
 
@@ -51,7 +52,9 @@ def make_net(callbacks=None, module=MLP, lr=None, **module_options):
     )
 
 
-def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch=None):
+def train(
+    net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, report=NO_REPORT
+):
     """Train one member through the segments between the cuts."""
     mask = np.arange(len(data)) % 3 == 0 if mask is None else mask
     state = initial_state(net, 0, seed=3)
@@ -60,7 +63,7 @@ def train(net, data, cuts=(0, N_EPOCHS), *, mask=None, schedule=cosine, on_epoch
         phase = segment(
             stop, start=start, n_epochs=cuts[-1], sizes=sizes, lr_schedule=schedule
         )
-        state = train_member(net, state, data, phase, mask, on_epoch)
+        state = train_member(net, state, data, phase, mask, report)
         state = pickle.loads(pickle.dumps(state))  # as if it came from a worker
     return state
 
@@ -335,14 +338,15 @@ def test_callback_that_raises_keyboard_interrupt_stops_the_member():
     assert len(state.history) == 1
 
 
-def test_on_epoch_is_called_and_can_stop_the_member():
+def test_report_hears_of_epochs_and_can_stop_the_member():
     calls = []
 
-    def on_epoch(member, record):
-        calls.append((member, record["epoch"], record["phase"]))
-        return record["epoch"] == 2
+    class StopSecond(Report):
+        def epoch(self, member, record):
+            calls.append((member, record["epoch"], record["phase"]))
+            return record["epoch"] == 2
 
-    state = train(make_net(), table(), on_epoch=on_epoch)
+    state = train(make_net(), table(), report=StopSecond())
     assert calls == [(0, 1, "balanced"), (0, 2, "balanced")]
     assert state.stopped
     again = train_member(make_net(), state, table(), None, None)

@@ -4,16 +4,12 @@ import re
 
 import numpy as np
 import pytest
-from rich.errors import LiveError
-from rich.live import Live
-from rich.progress import Progress
 from sklearn.model_selection import GridSearchCV
 from skorch.callbacks import Callback, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.training import progress
-from sklearn_sharpbalance.training.trainer import PhasedTrainer
 from tests.cases import N_EPOCHS, N_SAMPLES, SMALL, column, rest_slow, table
 
 # skorch -----------------------------------------------------------------------------
@@ -148,14 +144,13 @@ def test_scores_of_the_ensemble_after_each_phase():
     callback = pytest.importorskip("sklearn.callback")
     X, y = table()
     monitor = callback.ScoringMonitor(scoring=["accuracy", "neg_log_loss"])
-    clf = SharpBalance(warmup_epochs=2, lr_schedule="constant", **SMALL)
+    plain = {**SMALL, "sam": "sam", "lr_schedule": "constant"}
+    clf = SharpBalance(warmup_epochs=2, **plain)
     clf.set_callbacks(monitor).fit(X, y)
     rows = monitor.get_logs().data
     assert [row["task_name"] for row in rows] == ["warmup", "balanced"]
     # Before the selection it equals the SAM ensemble.
-    half = SharpBalance(
-        selection="all", lr_schedule="constant", **{**SMALL, "max_epochs": 2}
-    ).fit(X, y)
+    half = SharpBalance(selection="all", **{**plain, "max_epochs": 2}).fit(X, y)
     for row, fitted in zip(rows, (half, clf)):
         assert row["accuracy"] == fitted.score(X, y)
         loss = -np.log(fitted.predict_proba(X)[np.arange(N_SAMPLES), y]).mean()
@@ -163,11 +158,6 @@ def test_scores_of_the_ensemble_after_each_phase():
 
 
 # Output -----------------------------------------------------------------------------
-
-
-def test_no_output_by_default(capsys):
-    SharpBalance(**SMALL).fit(*table())
-    assert capsys.readouterr() == ("", "")
 
 
 @pytest.fixture
@@ -186,46 +176,27 @@ def last_frame(printed):
 
 
 def test_verbose_1_shows_one_bar_in_a_terminal(capsys, terminal):
-    small = {**SMALL, "verbose": 1}
-    clf = SharpBalance(rho=0.2, **small).fit(*table())
-    line = last_frame(capsys.readouterr().out)
-    assert line.startswith("SharpBalance(n_estimators=2, ")  # cut where it ends
-    assert f"8/8 loss {mean_loss(clf):.4f}, balanced" in line
-    SharpBalance(selection="all", **small).fit(*table())
+    clf = SharpBalance(rho=0.2, verbose=1, **SMALL).fit(*table())
     printed = capsys.readouterr().out
-    assert last_frame(printed).count(", SAM") == 1
-    assert "balanced" not in printed
-    DeepEnsembleClassifier(**small).fit(*table())
-    assert "balanced" not in capsys.readouterr().out  # no phase has this name
+    assert printed.startswith("SharpBalance(n_estimators=2, rho=0.2, ")
+    line = last_frame(printed)
+    assert line.startswith("SharpBalance(n_est")  # cut where it ends
+    assert f"2 members, 4 epochs, loss {mean_loss(clf):.4f}, " in line
 
 
-def test_verbose_1_prints_one_line_where_output_is_no_terminal(capsys):
+def test_verbose_1_prints_two_lines_where_output_is_no_terminal(capsys):
     grid = {"rho": [0.1, 0.2], "selection": ["all", "flattest"]}
     clf = SharpBalance(verbose=1, **{**SMALL, "max_epochs": 2})
     GridSearchCV(clf, grid, cv=2, refit=False).fit(*table())
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 4 * 2
-    for line in lines:
-        assert re.search(r"\): 2 members, 2 epochs, loss \d\.\d{4}, \d+\.\d s$", line)
+    assert len(lines) == 4 * 2 * 2
+    for first, last in zip(lines[::2], lines[1::2]):
+        assert ": MLP, 2 members, 2 epochs, 30 samples, device cpu, engine " in first
+        assert re.search(r"\): 2 members, 2 epochs, loss \d\.\d{4}, \d+\.\d s$", last)
     names = [line.split("): ")[0] for line in lines]
     assert len(set(names)) == 4
-    assert sum("rho=0.2" in name for name in names) == 4
-    assert sum("selection='all'" in name for name in names) == 4
-
-
-def test_a_long_fit_prints_lines_before_its_end(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0)
-    SharpBalance(verbose=1, selection="all", engine="skorch", **SMALL).fit(*table())
-    *lines, last = capsys.readouterr().out.splitlines()
-    assert len(lines) == 8
-    assert "8 of 8 epochs of all members, SAM, loss" in lines[-1]
-    assert "2 members, 4 epochs" in last
-
-
-def test_worker_processes_print_no_progress(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "parent_process", lambda: "the process of a search")
-    SharpBalance(verbose=1, **SMALL).fit(*table())
-    assert capsys.readouterr().out == ""
+    assert sum("rho=0.2" in name for name in names) == 8
+    assert sum("selection='all'" in name for name in names) == 8
 
 
 def test_name_of_a_fit_has_the_parameters_that_change_its_result():
@@ -234,42 +205,6 @@ def test_name_of_a_fit_has_the_parameters_that_change_its_result():
     )
     expected = "SharpBalance(rho=[0.1, 0.2], selection='all', "
     assert progress.fit_name(clf) == expected + "estimator__module__hidden=5)"
-
-
-@pytest.mark.filterwarnings("ignore:The fit was interrupted")
-def test_bar_of_a_resumed_fit_starts_at_its_epoch(monkeypatch, tmp_path, terminal):
-    starts, add_task = [], Progress.add_task
-
-    def watched(self, *args, **kwargs):
-        task = add_task(self, *args, **kwargs)
-        starts.append(self.tasks[-1].completed)
-        return task
-
-    def interrupt(*args):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Progress, "add_task", watched)
-    clf = SharpBalance(
-        checkpoint_dir=tmp_path, warmup_epochs=3, verbose=1, engine="stacked", **SMALL
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(PhasedTrainer, "select", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            clf.fit(*table())
-    clf.fit(*table())
-    assert starts == [0, 6]
-
-
-def test_verbose_1_with_another_active_display(monkeypatch, capsys, terminal):
-    """Before 14.1 rich raises for a second display of the user or another thread."""
-
-    def refuse(*args, **kwargs):
-        raise LiveError("Only one live display may be active at once")
-
-    monkeypatch.setattr(Live, "start", refuse)
-    clf = SharpBalance(verbose=1, **SMALL).fit(*table())
-    assert capsys.readouterr() == ("", "")
-    assert clf.n_iter_ == N_EPOCHS
 
 
 @pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))

@@ -579,10 +579,10 @@ def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
 def test_interrupted_fit_with_early_stopping_names_the_best_epoch(monkeypatch):
     run = PhasedTrainer.train
 
-    def interrupted(trainer, opened, state, segment, on_epoch=None):
+    def interrupted(trainer, opened, state, segment, report):
         if segment.start == 9:
             raise KeyboardInterrupt
-        return run(trainer, opened, state, segment, on_epoch)
+        return run(trainer, opened, state, segment, report)
 
     monkeypatch.setattr(PhasedTrainer, "train", interrupted)
     best = {"early_stopping": 9, "validation_fraction": 0.3}

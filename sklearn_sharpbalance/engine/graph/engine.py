@@ -19,7 +19,7 @@ from sklearn_sharpbalance.engine.support import (
     shared_refusal,
 )
 from sklearn_sharpbalance.members.member_params import own_nets
-from sklearn_sharpbalance.members.session import MemberSession
+from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
 from sklearn_sharpbalance.runtime.devices import tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import DROPOUT
@@ -102,12 +102,12 @@ class GraphTeam(Team):
         self.feed: EpochFeed | None = None
         self.compiled = False
 
-    def train(self, segment, masks, on_epoch=None):
+    def train(self, segment, masks, report=NO_REPORT):
         """Train one segment and return the members after it."""
         self.segment, self.masks = segment, masks
         self.members = list(self.members)  # the caller keeps the old list
         for session in self.sessions.values():
-            session.segment, session.on_epoch = segment, on_epoch
+            session.segment, session.report = segment, report
         device = self.source.device
         current = torch.cuda.device(device if device.type == "cuda" else -1)
         with current, random_stream(device), tf32(segment.precision):
@@ -137,7 +137,9 @@ class GraphTeam(Team):
                     session.begin_epoch(epoch)
             for first, n_steps in feed.chunks(epoch):
                 step.run(first, n_steps)
-            losses = step.losses()
+            losses = step.losses()  # waits for the device
+            running = [session.state.index for session in sessions]
+            sessions[0].report.reached(running, epoch + 1)
             with step.detached():
                 for session, loss, lr in zip(sessions, losses, feed.last_lr):
                     session.end_epoch(epoch, loss, lr)

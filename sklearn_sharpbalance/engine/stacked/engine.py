@@ -21,6 +21,7 @@ from sklearn_sharpbalance.engine.support import (
     shared_refusal,
 )
 from sklearn_sharpbalance.members.member_params import different_settings, own_nets
+from sklearn_sharpbalance.members.session import NO_REPORT
 from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, tf32
@@ -77,11 +78,11 @@ class StackedTeam(Team):
         starts_average = self.segment.averaging is None and segment.averaging
         return not starts_average and segment.continues(self.segment, new_phase=True)
 
-    def train(self, segment, masks, on_epoch=None):
+    def train(self, segment, masks, report=NO_REPORT):
         """Train all members in one computation."""
         self.segment, self.masks = segment, masks
         for session in self.group.sessions:
-            session.begin_segment(segment, on_epoch)
+            session.begin_segment(segment, report)
         self.group.set_masks(masks)
         self.members = list(self.group.train())
         return self.members
@@ -184,10 +185,13 @@ class StackedGroup:
         for i in running:
             self.sessions[i].begin_epoch(epoch)
         self.stack.read_weights(running)
+        members = [self.sessions[i].state.index for i in running]
+        report = self.sessions[0].report
         total = torch.zeros(len(self.sessions), device=self.device)
         for t in range(len(rows)):
             set_learning_rate(self.optimizer, self.segment.lr_factor(epoch, t))
             total += self.batch(rows[t], share[t])
+            report.reached(members, epoch + (t + 1) / len(rows))
         self.end_epoch(epoch, running, (total / len(rows)).tolist())
 
     def _draw(self, epoch):

@@ -16,7 +16,12 @@ from sklearn_sharpbalance.engine.stacked.network import (
 from sklearn_sharpbalance.engine.support import base_optimizer
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.member_params import own_settings
-from sklearn_sharpbalance.members.session import MemberSession, check_finite, rho_name
+from sklearn_sharpbalance.members.session import (
+    NO_REPORT,
+    MemberSession,
+    check_finite,
+    rho_name,
+)
 from sklearn_sharpbalance.members.state import loose_buffers, to_cpu
 
 __all__ = [
@@ -213,9 +218,9 @@ class SessionWithoutNet:
         self._started = 0.0
         self.begin_segment(segment)
 
-    def begin_segment(self, segment, on_epoch=None):
+    def begin_segment(self, segment, report=NO_REPORT):
         """Continue with the segment after the last one; ``rho`` may differ."""
-        self.segment, self.on_epoch = segment, on_epoch
+        self.segment, self.report = segment, report
         for group in self._optimizer["param_groups"]:
             group[rho_name(group)] = segment.rho[self.state.index]
 
@@ -244,14 +249,13 @@ class SessionWithoutNet:
         self._started = time.perf_counter()
 
     def end_epoch(self, epoch, loss, lr):
-        """Write the record of the epoch, and call ``on_epoch``."""
+        """Write the record of the epoch, and report it."""
         check_finite(loss, self.state.index, epoch, lr)
         record = {"epoch": len(self._history) + 1, "train_loss": loss, "lr": lr}
         record |= {"phase": self.segment.name}
         record |= {"dur": time.perf_counter() - self._started}
         self._history.append(record)
-        if self.on_epoch is not None:
-            self.stopped |= self.on_epoch(self.state.index, record)
+        self.stopped |= self.report.epoch(self.state.index, record)
 
     def finish(self):
         """Return the member's state after the segment."""

@@ -14,6 +14,7 @@ from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph.step import _MemberStep
 from sklearn_sharpbalance.engine.support import ELEMENTWISE
 from sklearn_sharpbalance.members import as_skorch_net, member_net
+from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.optim import SAM
 from tests.cases import rest_slow
 from tests.engine.cases import start, train_segments
@@ -35,14 +36,14 @@ class Task:
     def open(self, engine):
         return engine.open(self.net, start(self.net), self.data)
 
-    def segments(self, run, edges, masks=None, on_epoch=None):
+    def segments(self, run, edges, masks=None, report=NO_REPORT):
         """Train segments of one phase and return the states after the last one."""
         masks = self.masks if masks is None else masks
-        return train_segments(run, edges, masks, on_epoch, **self.settings)
+        return train_segments(run, edges, masks, report, **self.settings)
 
-    def run(self, engine, edges, on_epoch=None):
+    def run(self, engine, edges, report=NO_REPORT):
         with self.open(engine) as run:
-            return self.segments(run, edges, on_epoch=on_epoch)
+            return self.segments(run, edges, report=report)
 
 
 def assert_equal(got, want, tol=0.0):
@@ -113,15 +114,16 @@ def test_stopped_member_is_removed_and_ends_once(steps, monkeypatch):
     monkeypatch.setattr(CountEnds, "ends", 0)
     task = Task(callbacks=[("ends", CountEnds())])
 
-    def stop_first(member, record):
-        return member == 0 and record["epoch"] == 3
+    class StopFirst(Report):
+        def epoch(self, member, record):
+            return member == 0 and record["epoch"] == 3
 
-    got = task.run(GraphEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
+    got = task.run(GraphEngine(), [0, 2, 4, 5, 6], report=StopFirst())
     assert [len(state.history) for state in got] == [3, 6]
     assert [state.stopped for state in got] == [True, False]
     assert len(steps) == 2  # both members, then the second alone
     assert CountEnds.ends == 2
-    want = task.run(SkorchEngine(), [0, 2, 4, 5, 6], on_epoch=stop_first)
+    want = task.run(SkorchEngine(), [0, 2, 4, 5, 6], report=StopFirst())
     assert_equal(got, want, 2e-4)
 
 
