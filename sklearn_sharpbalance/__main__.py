@@ -99,6 +99,15 @@ def check_labels(y, name):
     raise SystemExit(f"{name}: the label column {y.name!r} {problem}")
 
 
+def class_counts(y, most=10):
+    """Return the largest classes, each with its number of rows, as a text."""
+    counts = y.value_counts()
+    named = [f"{label} ({rows})" for label, rows in counts.head(most).items()]
+    if len(counts) > most:
+        named.append(f"{len(counts) - most} more")
+    return ", ".join(named)
+
+
 # Training and measuring -------------------------------------------------------------
 
 
@@ -318,8 +327,9 @@ def main(arguments=None):
     if len(X) > options.rows:
         X = X.sample(options.rows, random_state=options.seed)
         y = y.loc[X.index]
-    print(f"{options.data}: {len(X)} rows, half for training; {X.shape[1]} features")
     check_labels(y, options.data)
+    print(f"{options.data}: {len(X)} rows, half for training; {X.shape[1]} features")
+    print(f"classes, with their rows: {class_counts(y)}")
     try:
         results = compare(X, y, options)
     except (SharpBalanceError, ValueError) as error:

@@ -27,6 +27,7 @@ def demo(tmp_path_factory):
 
 def test_the_demo_compares_the_methods_on_clean_and_corrupted_rows(demo):
     printed, plot = demo
+    assert printed.count("(50)") == 3  # rows of each class
     rows = [line for line in printed.splitlines() if "±" in line and "by" not in line]
     for row, method in zip(rows, METHODS, strict=True):
         assert row.startswith(method)
