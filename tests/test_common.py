@@ -49,11 +49,12 @@ def test_weights_equal_repetitions_in_full_batches(estimator):
     import numpy as np
     from sklearn.base import clone
     from sklearn.datasets import make_blobs
+    from torch.optim import SGD
 
     X, y = make_blobs(60, centers=3, random_state=0)
     weight = np.where(np.arange(60) % 3 == 0, 2, 1)
     estimator = clone(estimator).set_params(
-        batch_size=1000, standardize=False, lr=0.01, max_epochs=10
+        optimizer=SGD, batch_size=1000, standardize=False, lr=0.01, max_epochs=10
     )
     if hasattr(estimator, "selection"):
         estimator.set_params(selection="all")

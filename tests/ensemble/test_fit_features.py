@@ -352,11 +352,13 @@ def test_sample_weights_scale_the_scores_like_the_loss(scorer, degree):
 def test_scale_of_sample_weights_does_not_matter(plain_fit):
     X, y = table()
     weight = np.random.default_rng(2).integers(1, 4, N_SAMPLES)
-    one = SharpBalance(**SMALL).fit(X, y, sample_weight=weight)
-    other = SharpBalance(**SMALL).fit(X, y, sample_weight=8 * weight)
+    one = SharpBalance(sam="sam", **SMALL).fit(X, y, sample_weight=weight)
+    other = SharpBalance(sam="sam", **SMALL).fit(X, y, sample_weight=8 * weight)
     assert_same_members(one, other)
     assert not weights(one, 0).equal(weights(plain_fit, 0))
-    equal = SharpBalance(**SMALL).fit(X, y, sample_weight=np.full(N_SAMPLES, 3.0))
+    equal = SharpBalance(sam="sam", **SMALL).fit(
+        X, y, sample_weight=np.full(N_SAMPLES, 3.0)
+    )
     assert_same_members(equal, plain_fit)
 
 
