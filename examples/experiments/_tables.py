@@ -107,6 +107,7 @@ SYNTHETIC = ("label_noise", "heavy_tails", "wide")
 DEVELOPMENT = (*sorted(REAL)[::2], *SYNTHETIC)
 EVALUATION = (*sorted(REAL)[1::2], *UNSEEN, *SYNTHETIC)
 ALL_TABLES = (*REAL, *UNSEEN, *SYNTHETIC)
+DIFFICULT = ("city", "words", "pixels", "checkerboard", "large")
 
 
 def load(name, split, *, development=False):
@@ -115,12 +116,17 @@ def load(name, split, *, development=False):
     Parameters
     ----------
     name : str
-        One of ``ALL_TABLES``.
+        One of ``ALL_TABLES`` or ``DIFFICULT``.
     split : int
         Seed of the split, and of a synthetic table.
     development : bool, default=False
         Whether a synthetic table has a seed of the development.
     """
+    if name in DIFFICULT:
+        X, y, n_train = _difficult(name, np.random.default_rng(split))
+        X = pd.DataFrame(X)
+        X.columns = X.columns.map(str)
+        return X[:n_train], X[n_train:], y[:n_train], y[n_train:]
     if name in SYNTHETIC:
         X, y = _synthetic(name, split + DEVELOPMENT_SEED * development)
     else:
@@ -144,6 +150,42 @@ def _synthetic(name, seed):
     if name == "heavy_tails":
         X = np.sinh(3 * X / X.std(axis=0))
     return pd.DataFrame(X).add_prefix("x"), y
+
+
+def _difficult(name, rng):
+    """Return X, y and the number of training rows of a table that was a problem."""
+    if name == "city":  # 500 categories, most of one or two rows
+        city = rng.integers(500, size=2_900)
+        y = rng.integers(2, size=500)[city]
+        return {"city": pd.Categorical(city.astype(str))}, _flipped(y, rng), 900
+    if name == "words":  # counts of a thousand words
+        n, frequency = 2_900, 1 / np.arange(5.0, 1005.0)
+        y, tilt = rng.integers(2, size=n), np.exp(0.35 * rng.normal(size=1_000))
+        chances = np.stack([frequency / tilt, frequency * tilt])
+        chances /= chances.sum(axis=1, keepdims=True)
+        return np.stack([rng.multinomial(30, chances[c]) for c in y]), y, 900
+    if name == "pixels":  # 256 noisy pixels of digits
+        X, y = load_digits(return_X_y=True)
+        large = np.kron(X.reshape(-1, 8, 8), np.ones((2, 2))).reshape(len(X), -1)
+        order = rng.permutation(len(X))
+        return (large + rng.normal(scale=3, size=large.shape))[order], y[order], 700
+    if name == "checkerboard":  # in three of eight columns
+        X = rng.random((80_000, 8))
+        return X, np.floor(4 * X[:, :3]).sum(axis=1).astype(int) % 2, 70_000
+    X, y = make_classification(
+        220_000,
+        n_features=10,
+        n_informative=6,
+        n_clusters_per_class=4,
+        flip_y=0.0,
+        random_state=int(rng.integers(1_000)),
+    )
+    return X, y, 200_000
+
+
+def _flipped(y, rng):
+    """Return labels of which a few are wrong."""
+    return np.where(rng.random(len(y)) < 0.03, 1 - y, y)
 
 
 @cache

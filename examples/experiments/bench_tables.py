@@ -110,7 +110,8 @@ class CatBoost:
 
     @staticmethod
     def as_text(X):
-        return X.astype(dict.fromkeys(X.select_dtypes("category"), str))
+        texts = X.select_dtypes("category").astype(object).fillna("missing")
+        return X.assign(**texts.astype(str))
 
 
 def real_mlp(seed):

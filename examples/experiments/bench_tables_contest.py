@@ -36,9 +36,9 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 
-DEFAULT = "SharpBalance"  # the default rule and warm-up
-RULES = {DEFAULT: {}} | CONTEST | LOOK_SAM
-OTHER_RADII = (0.02, 0.05, 0.1)  # of the default on tables, 0.05, half and twice
+DEFAULT = "SharpBalance"  # the default rule and warm-up, with SAM
+RULES = {DEFAULT: {"sam": "sam"}} | CONTEST | LOOK_SAM
+OTHER_RADII = (0.02, 0.05, 0.1)
 
 
 class AtEqualCost:

@@ -213,8 +213,8 @@ def piecewise_linear(values, pieces):
     """
     column, low, slope = pieces
     finite = values.clamp(-LARGEST, LARGEST)
-    below = (finite[..., column.long()] - low) * slope
-    return PIECE_HEIGHT * below.clamp(0.0, 1.0)
+    below = torch.index_select(finite, -1, column.long()) - low
+    return (below * (PIECE_HEIGHT * slope)).clamp(0.0, PIECE_HEIGHT)
 
 
 def column_blocks(X):

@@ -101,8 +101,8 @@ def table_recipe(
     if not _applies(params, nested, fmt):
         return params, nested
     _check_options(nested)
-    n_columns = math.prod(fmt.given_shape or fmt.shape or ())
-    decay = weight_decay(n_rows, n_columns, n_classes)
+    n_inputs = math.prod(fmt.shape or ())  # with the codes of categories
+    decay = weight_decay(n_rows, n_inputs, n_classes)
     chosen: dict[str, Any] = {
         "optimizer": torch.optim.AdamW,
         "lr": LEARNING_RATE,
