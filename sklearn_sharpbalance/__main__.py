@@ -8,6 +8,7 @@ and a mistyped option need not wait for.
 """
 
 import argparse
+import sys
 import time
 from pathlib import Path
 
@@ -176,20 +177,32 @@ def measure(clf, train, test, seed):
     }
 
 
+def with_progress(fits):
+    """Yield the fits; show a bar in a terminal, elsewhere a line every 3 seconds."""
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        yield from track(fits, "fits", console=console)
+        return
+    shown = time.perf_counter()
+    for number, fit in enumerate(fits):
+        if time.perf_counter() - shown > 3:
+            shown = time.perf_counter()
+            print(f"{number} of {len(fits)} fits", file=sys.stderr, flush=True)
+        yield fit
+
+
 def compare(X, y, options):
     """Return the results, one row for each split and method."""
     import pandas as pd
-    from rich.console import Console
-    from rich.progress import track
     from sklearn.model_selection import train_test_split
 
-    console = Console(stderr=True)
     seeds = range(options.seed, options.seed + options.seeds)
     fits = [(seed, *fit) for seed in seeds for fit in ensembles(options, seed).items()]
     results = []
-    for seed, name, clf in track(
-        fits, "fits", console=console, disable=not console.is_terminal
-    ):
+    for seed, name, clf in with_progress(fits):
         X_train, X_test, y_train, y_test = train_test_split(
             X, y, test_size=0.5, stratify=y, random_state=seed
         )
@@ -329,7 +342,7 @@ def main(arguments=None):
         y = y.loc[X.index]
     check_labels(y, options.data)
     print(f"{options.data}: {len(X)} rows, half for training; {X.shape[1]} features")
-    print(f"classes, with their rows: {class_counts(y)}")
+    print(f"classes, with their rows: {class_counts(y)}", flush=True)
     try:
         results = compare(X, y, options)
     except (SharpBalanceError, ValueError) as error:

@@ -18,7 +18,7 @@ from sklearn_sharpbalance.arrays import to_array
 from sklearn_sharpbalance.data.labels import check_held_out
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.member_params import different_settings
-from sklearn_sharpbalance.metrics.likelihood import check_bounds, temperature_or_one
+from sklearn_sharpbalance.metrics.likelihood import temperature_or_one
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 __all__ = [
@@ -257,11 +257,6 @@ class TemperatureAggregation(MeanLogitAggregation):
     because all predictions are right or no better than chance, it is 1, with a
     warning. Needs ``validation_fraction``.
 
-    Parameters
-    ----------
-    bounds : tuple of two floats, default=(0.01, 100.0)
-        Smallest and largest temperature.
-
     Attributes
     ----------
     temperature_ : float
@@ -278,24 +273,14 @@ class TemperatureAggregation(MeanLogitAggregation):
 
     needs_validation = True
 
-    def __init__(self, bounds=(0.01, 100.0)):
-        self.bounds = bounds
-
-    def check(self, data):
-        """Raise also if the bounds are invalid."""
-        super().check(data)
-        check_bounds(self.bounds)
-
     def prepare(self, nets, data):
         """Fit the temperature and return all nets."""
         self.check(data)
-        valid, bounds = data.valid, self.bounds
+        valid = data.valid
         logits = logits_on(nets, valid).astype(np.float64).mean(axis=0)
         finite = np.isfinite(logits).all(axis=1, keepdims=True)
         logits = np.where(finite, logits, 0.0)  # no influence on the temperature
-        self.temperature_ = temperature_or_one(
-            valid.y, logits, bounds=bounds, weight=valid.weight
-        )
+        self.temperature_ = temperature_or_one(valid.y, logits, valid.weight)
         return nets
 
     def combine(self, member_logits):

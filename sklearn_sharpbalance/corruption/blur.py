@@ -68,7 +68,7 @@ def zoom_blur(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     stop, step = severity_constants("zoom_blur", images, severity)
     n, height, width, channels = images.shape
     if height * width > MAX_MATRIX_PIXELS:
-        return to_uint8(zoom_mean(images.astype(np.float32), stop, step))
+        return _interleaved(_zoom_mean(_planar(images), stop, step))
     matrix = zoom_blur_matrix(height, width, stop, step)  # (HW, HW), sparse
     pixels = images.reshape(n, height * width, channels).transpose(1, 0, 2)
     flat = pixels.astype(np.float32, order="C").reshape(height * width, -1)
@@ -178,34 +178,15 @@ def zoom_blur_matrix(height: int, width: int, stop: float, step: float):
     return sparse.csr_array(total / np.float32(len(factors) + 1), dtype=np.float32)
 
 
-def zoom_mean(images: np.ndarray, stop: float, step: float) -> np.ndarray:
-    """Compute the same mean of float32 (N, H, W, C) without a matrix."""
+def _zoom_mean(planes: np.ndarray, stop: float, step: float) -> np.ndarray:
+    """Compute the same mean of (N, C, H, W) without a matrix for whole images."""
+    height, width = planes.shape[2:]
     factors = np.arange(1, stop, step)
-    total = images.copy()
+    total = planes.copy()
     for factor in factors:
-        total += _zoomed(_zoomed(images, 1, factor), 2, factor)
-    total /= np.float32(len(factors) + 1)
-    return total
-
-
-def _zoomed(images: np.ndarray, axis: int, factor: float) -> np.ndarray:
-    """Apply ``zoom_matrix`` along one axis by linear interpolation."""
-    from scipy import ndimage
-
-    size = images.shape[axis]
-    crop = int(np.ceil(size / factor))
-    top = (size - crop) // 2
-    places = ndimage.zoom(np.arange(top, top + crop, dtype=float), factor, order=1)
-    trim = (len(places) - size) // 2
-    places = places[trim : trim + size]
-    low = np.floor(places).astype(np.intp)
-    share = (places - low).astype(np.float32)
-    start = images.take(low, axis=axis)
-    out = images.take(np.minimum(low + 1, size - 1), axis=axis)
-    out -= start
-    out *= np.expand_dims(share, tuple(range(1, images.ndim - axis)))
-    out += start
-    return out
+        rows, columns = zoom_matrix(height, factor), zoom_matrix(width, factor)
+        total += separable(planes, rows, columns)
+    return total / np.float32(len(factors) + 1)
 
 
 def separable(images: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:

@@ -97,45 +97,30 @@ def _slope(beta, logits, y, weight):
     return total / weight.sum()
 
 
-def _fit(logits, y, bounds, weight=None):
+def _fit(logits, y, weight=None):
     """Return the temperature of least NLL, and the bound that it is at or None.
 
     The NLL is convex in ``beta = 1 / T``: if its slope does not change its sign between
     the bounds, there is no minimum between them.
     """
     if not logits.any():  # all classes are equal at any temperature
-        return float(np.clip(1.0, *bounds)), None
+        return 1.0, None
     weight = np.ones(len(y)) if weight is None else weight
 
     @cache
     def slope(log_temperature):
         return _slope(np.exp(-log_temperature), logits, y, weight)
 
-    low, high = np.log(bounds)
+    low, high = np.log(BOUNDS)
     # The slope rounds to zero if all samples are right with certainty.
     if slope(low) <= 0:
-        return bounds[0], bounds[0]
+        return BOUNDS[0], BOUNDS[0]
     if slope(high) >= 0:
-        return bounds[1], bounds[1]
+        return BOUNDS[1], BOUNDS[1]
     return np.exp(brentq(slope, low, high, xtol=1e-11)), None
 
 
-def check_bounds(bounds):
-    """Raise unless bounds are two increasing positive numbers."""
-    try:
-        low, high = bounds
-        increasing = 0 < low < high
-    except (TypeError, ValueError):  # not two values, or not numbers
-        increasing = False
-    if not increasing:
-        raise InvalidInputError(
-            f"bounds must be two increasing positive numbers, got {bounds!r}."
-        )
-
-
-def fit_temperature(
-    y_true, proba_or_logits, *, kind="auto", bounds=BOUNDS, labels=None
-):
+def fit_temperature(y_true, proba_or_logits, *, kind="auto", labels=None):
     r"""Find the temperature that minimises the negative log-likelihood.
 
     C. Guo et al., "On calibration of modern neural networks", ICML 2017.
@@ -151,8 +136,6 @@ def fit_temperature(
     kind : {"auto", "proba", "logits"}, default="auto"
         Kind of the predictions; ``"auto"`` assumes probabilities if rows are not
         negative and sum to one.
-    bounds : tuple of two floats, default=(0.01, 100.0)
-        Lowest and highest temperature.
     labels : array-like of shape (n_classes,), default=None
         Label of each column, such as ``estimator.classes_``.
 
@@ -160,9 +143,9 @@ def fit_temperature(
     -------
     float
         ``T``: predict with ``softmax(logits / T)``. Above 1 for an over-confident
-        predictor. If the likelihood increases up to a bound (the lower if all samples
-        are right, the upper if they are no better than chance), that bound and an
-        ``UndefinedMetricWarning``.
+        predictor. From 0.01 to 100; if the likelihood increases up to a bound (the
+        lower if all samples are right, the upper if they are no better than chance),
+        that bound and an ``UndefinedMetricWarning``.
 
     Examples
     --------
@@ -171,37 +154,33 @@ def fit_temperature(
     >>> round(fit_temperature([0, 0, 0, 1], proba), 6)  # log 9 / log 3
     2.0
     """
-    check_bounds(bounds)
     y, logits = _labels_and_logits(y_true, proba_or_logits, kind, labels)
-    temperature, bound = _fit(logits, y, bounds)
+    temperature, bound = _fit(logits, y)
     if bound is not None:
         warn_undefined(AT_A_BOUND.format(bound))
     return float(temperature)
 
 
-def temperature_or_one(y, logits, bounds, weight=None):
+def temperature_or_one(y, logits, weight=None):
     """Return the temperature of a few validation samples, which may determine none.
 
     No temperature is the best if all samples (N,) are right, or together no better than
-    chance. Then return 1, or the bound next to it, and warn.
+    chance. Then return 1 and warn.
     """
-    check_bounds(bounds)
     weight = np.ones(len(y)) if weight is None else weight.astype(np.float64)
     y, logits, weight = (values[weight > 0] for values in (y, logits, weight))
     shifted = _as_logits(logits, "logits")
     are_right = (shifted[np.arange(len(y)), y] == 0).all()
     if not are_right and _slope(0.0, shifted, y, weight) < 0:
-        temperature, bound = _fit(shifted, y, bounds, weight)
+        temperature, bound = _fit(shifted, y, weight)
         if bound is not None:
             warn_undefined(AT_A_BOUND.format(bound))
         return float(temperature)
-    temperature = float(np.clip(1.0, *bounds))
     warn_undefined(
         f"The {len(y)} validation samples set no temperature, since all are right or "
-        f"no better than chance: using {temperature:g}. Pass a larger "
-        "validation_fraction."
+        "no better than chance: using 1. Pass a larger validation_fraction."
     )
-    return temperature
+    return 1.0
 
 
 def nll_after_temperature(y_true, proba_or_logits, *, cv=2, kind="auto", labels=None):
@@ -235,7 +214,7 @@ def nll_after_temperature(y_true, proba_or_logits, *, cv=2, kind="auto", labels=
     """
     y, logits = _labels_and_logits(y_true, proba_or_logits, kind, labels)
     if cv is None:
-        return _nll(logits / _fit(logits, y, BOUNDS)[0], y)
+        return _nll(logits / _fit(logits, y)[0], y)
     if int(cv) != cv or not 2 <= cv <= len(y):
         raise InvalidInputError(
             f"cv must be None or an integer from 2 to the {len(y)} samples, got {cv!r}."
@@ -243,6 +222,6 @@ def nll_after_temperature(y_true, proba_or_logits, *, cv=2, kind="auto", labels=
     folds = KFold(int(cv), shuffle=True, random_state=0)
     total = 0.0
     for train, test in folds.split(logits):
-        temperature = _fit(logits[train], y[train], BOUNDS)[0]
+        temperature = _fit(logits[train], y[train])[0]
         total += len(test) * _nll(logits[test] / temperature, y[test])
     return total / len(y)

@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import (
     LINES,
     SEQUENTIAL,
@@ -25,37 +24,29 @@ MIN_SPAN = 0.2
 
 
 class TradeoffFit(NamedTuple):
-    """Line ``diversity = intercept + slope * sharpness``; of logarithms if ``log``.
+    """Line ``diversity = intercept + slope * sharpness``.
 
     Attributes
     ----------
     slope, intercept : float
         The line; ``slope`` is the paper's beta.
-    log : bool
-        Whether it was fitted to logarithms.
     """
 
     slope: float
     intercept: float
-    log: bool
 
     def __call__(self, sharpness):
         """Return the diversity on the line."""
-        x = np.asarray(sharpness, dtype=float)
-        if self.log:
-            return np.exp(self.intercept + self.slope * np.log(x))
-        return self.intercept + self.slope * x
+        return self.intercept + self.slope * np.asarray(sharpness, dtype=float)
 
 
-def fit_tradeoff(sharpness, diversity, *, log=False):
+def fit_tradeoff(sharpness, diversity):
     """Fit the least-squares line of diversity on sharpness.
 
     Parameters
     ----------
     sharpness, diversity : array-like of shape (n_ensembles,)
         One value of each per ensemble.
-    log : bool, default=False
-        Fit the logarithms, for a straight line in a log-log plot.
 
     Returns
     -------
@@ -69,17 +60,10 @@ def fit_tradeoff(sharpness, diversity, *, log=False):
     np.float64(2.0)
     """
     x, y = np.asarray(sharpness, dtype=float), np.asarray(diversity, dtype=float)
-    if log:
-        if min(x.min(), y.min()) <= 0:
-            raise InvalidInputError(
-                "log=True needs positive sharpness and diversity, got a smallest value "
-                f"of {min(x.min(), y.min()):.3g}."
-            )
-        x, y = np.log(x), np.log(y)
     if np.ptp(x) == 0:
         return None
     slope, intercept = np.polyfit(x, y, 1)
-    return TradeoffFit(slope, intercept, log)
+    return TradeoffFit(slope, intercept)
 
 
 def draw_points(
@@ -115,35 +99,30 @@ def _colour_scale(color: np.ndarray) -> dict[str, Any]:
 
 
 def draw_fits(
-    ax: Any, x: np.ndarray, y: np.ndarray, groups: np.ndarray, *, log: bool
+    ax: Any, x: np.ndarray, y: np.ndarray, groups: np.ndarray
 ) -> tuple[dict[str, Any], dict[str, TradeoffFit | None]]:
     """Draw the least-squares line of each group that has enough points."""
     lines, fits = {}, {}
-    space = np.geomspace if log else np.linspace
     for g, group in enumerate(dict.fromkeys(groups.tolist())):
         rows = groups == group
         fit = None
         if rows.sum() >= MIN_POINTS:
-            fit = fit_tradeoff(x[rows], y[rows], log=log)
+            fit = fit_tradeoff(x[rows], y[rows])
         fits[group] = fit
         if fit is not None:
-            at = space(x[rows].min(), x[rows].max(), 50)
+            at = np.array([x[rows].min(), x[rows].max()])
             look = {"color": colour(g, ax), "linestyle": LINES[g % len(LINES)]}
             (lines[group],) = ax.plot(at, fit(at), linewidth=1.4, zorder=2, **look)
     return lines, fits
 
 
-def widen_axis(ax: Any, axis: str, values: np.ndarray, *, log: bool) -> None:
+def widen_axis(ax: Any, axis: str, values: np.ndarray) -> None:
     """Make an axis so long that small relative differences of values look small."""
     if not len(values) or not values.any():
         return
     low, high = values.min(), values.max()
-    if log:
-        factor = np.sqrt(max(1.0, (1 + MIN_SPAN) * low / high))
-        ends = [low / factor, high * factor]
-    else:
-        missing = max(0.0, MIN_SPAN * np.abs(values).max() - (high - low))
-        ends = [low - missing / 2, high + missing / 2]
+    missing = max(0.0, MIN_SPAN * np.abs(values).max() - (high - low))
+    ends = [low - missing / 2, high + missing / 2]
     points = np.tile(ends, (2, 1)).T  # (2, 2)
     ax.update_datalim(points, updatex=axis == "x", updatey=axis == "y")
     ax.autoscale_view()
@@ -194,23 +173,3 @@ def notes_on_missing(left_out: Sequence[str], color: np.ndarray | None) -> list[
     if len(left_out):
         notes.append(f"off the axes: {', '.join(left_out)}")
     return notes
-
-
-# Ratio that an axis spans, and the multiples of powers of ten that get numbers.
-LOG_TICKS = ((5, (2, 3, 4, 5, 6, 7, 8)), (50, (2, 3, 5)), (1000, (3,)))
-
-
-def plain_log_axes(ax: Any) -> None:
-    """Make both axes logarithmic, with numbers such as 0.5, not powers of ten."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
-
-    ax.set(xscale="log", yscale="log")
-    for axis in (ax.xaxis, ax.yaxis):
-        low, high = axis.get_data_interval()
-        if low == high:  # around a single value, the axis spans a decade
-            low, high = axis.get_view_interval()
-        # As many numbers as fit beside each other.
-        subs = next((subs for ratio, subs in LOG_TICKS if high < ratio * low), ())
-        axis.set_minor_locator(LogLocator(subs=subs) if subs else NullLocator())
-        axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-        axis.set_minor_formatter(StrMethodFormatter("{x:g}"))

@@ -25,9 +25,7 @@ from sklearn_sharpbalance.plotting._groups import (
     draw_fits,
     draw_legend,
     draw_points,
-    fit_tradeoff,
     notes_on_missing,
-    plain_log_axes,
     widen_axis,
 )
 
@@ -182,7 +180,7 @@ class TradeoffDisplay(Display):
         )
         return display.plot(**kwargs)
 
-    def plot(self, ax=None, *, log=False):
+    def plot(self, ax=None):
         """Draw the points, their labels and lines fitted to three or more of a group.
 
         An ensemble whose sharpness or diversity is not finite is left out and listed
@@ -193,8 +191,6 @@ class TradeoffDisplay(Display):
         ----------
         ax : matplotlib Axes, default=None
             Axes to draw on; None makes a new figure.
-        log : bool, default=False
-            Logarithmic axes; the lines are then fitted to logarithms.
         """
         x = np.asarray(self.sharpness, dtype=float)
         y = np.asarray(self.diversity, dtype=float)
@@ -203,21 +199,15 @@ class TradeoffDisplay(Display):
         labels = np.asarray(check_names(self.labels, len(x), "Ensemble"), dtype=object)
         _check_lengths(sharpness=x, diversity=y, groups=groups, color=color)
         shown = np.isfinite(x) & np.isfinite(y)
-        if log and shown.any():
-            # Raise before a figure is made if a value is not positive.
-            fit_tradeoff(x[shown], y[shown], log=True)
         color = None if color is None else color[shown]
         notes = notes_on_missing(labels[~shown], color)
         x, y, groups, labels = x[shown], y[shown], groups[shown], labels[shown]
         ax = self._start(ax, (5.4, 4.0))
         self.scatters_ = draw_points(ax, x, y, groups, color=color)
-        widen_axis(ax, "x", x, log=log)
-        widen_axis(ax, "y", y, log=log)
-        if log:
-            plain_log_axes(ax)
-        else:
-            ax.locator_params(axis="x", nbins=4)
-        self.lines_, self.fits_ = draw_fits(ax, x, y, groups, log=log)
+        widen_axis(ax, "x", x)
+        widen_axis(ax, "y", y)
+        ax.locator_params(axis="x", nbins=4)
+        self.lines_, self.fits_ = draw_fits(ax, x, y, groups)
         ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
         tidy(ax)
         ax.margins(0.12)

@@ -13,7 +13,6 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
 from sklearn.datasets import load_digits, make_classification
-from skorch.callbacks import Callback
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
@@ -373,28 +372,6 @@ def test_rules_that_need_validation_samples_raise_without_them(rule, kind):
         match="validation_fraction",
     ):
         clf.fit(X, y)
-
-
-def test_nested_parameters_of_a_rule():
-    with pytest.warns(UndefinedMetricWarning, match="it still falls at the bound 3.0"):
-        clf, _, _ = fit(aggregation="temperature", aggregation__bounds=(3.0, 4.0))
-    assert clf.aggregation_.temperature_ == 3.0
-
-
-@pytest.mark.parametrize("bounds", [(2, 1), (0, 1), "low", None, (1, 2, 3)])
-@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, Diversified])
-def test_invalid_temperature_bounds_raise_before_training(kind, bounds):
-    epochs = []
-
-    class RecordEpochs(Callback):
-        def on_epoch_begin(self, net, **kwargs):
-            epochs.append(net)
-
-    params = {"validation_fraction": 0.3, "callbacks": [RecordEpochs()], **FAST}
-    clf = kind(aggregation="temperature", aggregation__bounds=bounds, **params)
-    with pytest.raises(InvalidInputError, match="bounds must be"):
-        clf.fit(*table(60))
-    assert epochs == []
 
 
 EVERY_RULE = [*AGGREGATIONS, lambda z: softmax(-z.sum(0), axis=1)]

@@ -99,19 +99,6 @@ def test_legend_covers_no_point():
     assert not any(box.contains(*point) for point in points)
 
 
-@pytest.mark.parametrize(
-    "high", rest_slow([0.004, 0.02, 0.1, 0.5, 3.0, 100.0], [0.004, 100.0])
-)
-def test_numbers_of_logarithmic_axes_do_not_overlap(high):
-    x = np.geomspace(0.001, high, 3)
-    check_numbers_do_not_overlap(TradeoffDisplay(x, x).plot(log=True))
-
-
-def test_numbers_around_a_single_value_do_not_overlap():
-    display = TradeoffDisplay([0.3], [0.5], color=[0.5], color_name="Improvement")
-    check_numbers_do_not_overlap(display.plot(log=True))
-
-
 @pytest.mark.parametrize("width", rest_slow([3.6, 5.4]))
 def test_numbers_of_nearly_equal_sharpness_do_not_overlap(width):
     _, ax = plt.subplots(figsize=(width, 4), layout="constrained")

@@ -18,24 +18,14 @@ from tests.plotting.made_up import spread
 rng = np.random.default_rng(1)
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_fitted_line_equals_scipys(log):
+def test_fitted_line_equals_scipys():
     x, y = rng.uniform(1, 5, 9), rng.uniform(1, 5, 9)
-    expected = linregress(np.log(x), np.log(y)) if log else linregress(x, y)
-    fit = fit_tradeoff(x, y, log=log)
+    expected = linregress(x, y)
+    fit = fit_tradeoff(x, y)
     assert fit.slope == pytest.approx(expected.slope)
     at = np.array([1.5, 4.0])
-    if log:
-        line = np.exp(expected.intercept) * at**expected.slope
-    else:
-        line = expected.intercept + expected.slope * at
-    np.testing.assert_allclose(fit(at), line)
-
-
-def test_line_through_one_sharpness_is_none():
+    np.testing.assert_allclose(fit(at), expected.intercept + expected.slope * at)
     assert fit_tradeoff([1.0, 1.0], [0.1, 0.2]) is None
-    with pytest.raises(InvalidInputError, match="log=True needs positive sharpness"):
-        fit_tradeoff([0.0, 1.0], [0.1, 0.2], log=True)
 
 
 def show(ensemble, digits, **options):
@@ -198,14 +188,6 @@ def test_arrays_of_different_lengths_raise(arrays, message):
     assert not plt.get_fignums()
 
 
-def test_log_of_nonpositive_values_raises_before_a_figure_is_made():
-    """Also with two points, to which no line is fitted."""
-    for x, y in (([1, 2, -3], [1, 2, 3]), ([1, 0], [1, 2])):
-        with pytest.raises(InvalidInputError, match="log=True needs positive"):
-            TradeoffDisplay(x, y).plot(log=True)
-    assert not plt.get_fignums()
-
-
 def test_long_names_of_groups_leave_room_for_the_axes():
     names = ["SharpBalanceEnsembleClassifier(selection='flattest_union')_" * 2] * 3
     with warnings.catch_warnings():
@@ -217,10 +199,9 @@ def test_long_names_of_groups_leave_room_for_the_axes():
     )
 
 
-@pytest.mark.parametrize("log", [False, True])
-def test_axes_do_not_zoom_into_small_differences(log):
+def test_axes_do_not_zoom_into_small_differences():
     x, y = [0.4001, 0.4012, 0.4003], [0.6, 0.601, 0.602]
-    ax = TradeoffDisplay(x, y).plot(log=log).ax_
+    ax = TradeoffDisplay(x, y).plot().ax_
     for (low, high), largest in ((ax.get_xlim(), 0.4012), (ax.get_ylim(), 0.602)):
         assert high - low >= 0.18 * largest
     wide = TradeoffDisplay([0.1, 0.9, 0.5], y).plot().ax_
