@@ -1,7 +1,7 @@
 """Train the fits of a search together: side by side, from segment to segment."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -112,6 +112,9 @@ class _NoReport:
     @contextmanager
     def segment(self, segment) -> Iterator[Report]:
         yield NO_REPORT
+
+    def selecting(self) -> nullcontext:
+        return nullcontext()
 
     def offer(self, state):
         """Do nothing: there are no callbacks."""

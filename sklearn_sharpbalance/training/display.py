@@ -130,7 +130,9 @@ class FitDisplay:
         self.losses: dict[int, float] = {}  # latest of each member
         self._began = time.monotonic()
         self._due = self._began + screen.seconds
-        self._first = (0.0, 0.0, 0.0)  # time, epochs and fraction at the first report
+        # Time, epochs and fraction at the first report.
+        self._first = (0.0, 0.0, 0.0)
+        self._selecting = 0.0  # seconds
         self._n_reports = 0
         self._knows_pace = False
 
@@ -146,17 +148,20 @@ class FitDisplay:
             self.epochs[member] = epochs
         self._n_reports += 1
         if self._n_reports == 1:
-            self._first = now, epochs, self._fraction()
+            self._first = now - self._selecting, epochs, self._fraction()
         elif not self._knows_pace:
             self._learn_pace(now, epochs)
         if now >= self._due:
             self._show(now)
 
-    def begin_segment(self, phase, *, selects):
-        """Take the name of the phase; tell that samples are selected before it."""
-        self.phase = phase
-        if selects and not self.screen.keeps_text:
-            self._show(time.monotonic(), "selecting samples")
+    @contextmanager
+    def selecting(self):
+        """Show that samples are selected; this time is no time of batches."""
+        began = time.monotonic()
+        if began >= self._due or not self.screen.keeps_text:
+            self._show(began, "selecting samples")
+        yield
+        self._selecting += time.monotonic() - began
 
     def end_segment(self, stop):
         """Take the end of a segment, which jobs of joblib do not report."""
@@ -206,7 +211,7 @@ class FitDisplay:
     def _seconds_left(self, now):
         began, _, before = self._first
         done = self._fraction()
-        return (now - began) * (1 - done) / (done - before)
+        return (now - self._selecting - began) * (1 - done) / (done - before)
 
 
 def duration(seconds: float) -> str:

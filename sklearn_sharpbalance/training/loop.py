@@ -161,7 +161,8 @@ class TrainingLoop:
                     if segment.prune:
                         state = trainer.prune(run, state, segment)
                     if segment.select:
-                        state = trainer.select(run, state, segment)
+                        with progress.selecting():
+                            state = trainer.select(run, state, segment)
                     yield state, segment
                     state = trainer.train(run, state, segment, report)
                     progress.offer(state)

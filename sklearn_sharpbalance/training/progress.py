@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from multiprocessing import parent_process
 from typing import Any
@@ -105,9 +105,7 @@ class FitProgress:
             ).call_on_fit_task_begin(estimator=self.estimator)
         if self._display is not None:
             name = self.phase_names.get(segment.name, segment.name)
-            self._display.begin_segment(
-                name if self.names_phases else "", selects=segment.select
-            )
+            self._display.phase = name if self.names_phases else ""
         yield _SegmentReport(self, segment, context)
         for member_context in self._members.values():
             member_context.call_on_fit_task_end(estimator=self.estimator)
@@ -116,6 +114,10 @@ class FitProgress:
         if context is not None:
             end = context.call_on_fit_task_end
             self.stop |= bool(end(estimator=self.estimator, **self._offer))
+
+    def selecting(self):
+        """Return the context in which samples are selected."""
+        return nullcontext() if self._display is None else self._display.selecting()
 
     def offer(self, state):
         """Pass the ensemble to callbacks at the end of a segment."""

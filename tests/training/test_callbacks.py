@@ -164,6 +164,7 @@ def test_scores_of_the_ensemble_after_each_phase():
 def terminal(monkeypatch):
     """Make rich draw as in a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich._console", None)  # rich keeps the first one
 
 
 def mean_loss(clf):

@@ -125,6 +125,21 @@ def test_a_bar_moves_within_an_epoch(clock):
     assert end[1] == 1.0
 
 
+def test_the_time_of_a_selection_is_not_that_of_batches(clock):
+    screen = Screen(clock, 0.2, keeps_text=False)
+    shown = FitDisplay(screen, PLAN, passes=[1, 1], n_members=2, start=0)
+    left = []
+    for epoch in range(3):
+        with shown.selecting():
+            clock.now += 100
+        for batch in range(20):
+            clock.now += 1
+            shown.reached([0, 1], epoch + (batch + 1) / 20)
+        left.append(screen.shown[-1][2].split(", ")[1:])
+    assert left == [["about 1 min left"], ["about 40 s left"], ["about 20 s left"]]
+    assert "4 of 8 epochs, selecting samples, about 40 s left" in screen.shown[-21][2]
+
+
 def test_an_engine_that_reports_epochs_is_timed_by_them(clock):
     screen = Screen(clock, Lines.seconds, keeps_text=True)
     shown = FitDisplay(screen, PLAN, passes=[1, 1], n_members=2, start=0)
@@ -168,6 +183,7 @@ def test_joint_training_shows_batches(capsys, monkeypatch):
 def terminal(monkeypatch):
     """Make rich draw as in a terminal."""
     monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("rich._console", None)  # rich keeps the first one
     monkeypatch.setenv("TERM", "xterm")
 
 
