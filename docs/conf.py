@@ -122,5 +122,9 @@ html_theme_options = {
 }
 # Pages without pages below them have nothing to show at their side.
 html_sidebars = {
-    page: [] for page in ("index", "install", "which_method", "results", "faithful")
+    page: []
+    for page in (
+        *("index", "install", "which_method", "results", "performance"),
+        *("reliability", "limits", "faithful", "glossary"),
+    )
 }

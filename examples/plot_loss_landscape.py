@@ -51,7 +51,7 @@ for name, ensemble in ensembles.items():
     LossLandscapeDisplay.from_estimator(
         ensemble, X, y, span=0.6, n_points=N_POINTS, random_state=0, name=name, ax=ax
     )
-ax.set_title("Around the first member")
+fig.suptitle("Around the first member")
 
 # %%
 # From one member to another

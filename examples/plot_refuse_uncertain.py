@@ -67,8 +67,9 @@ answered = uncertainty["total"] <= uncertainty["total"].quantile(0.9)
 print(f"all samples: {right.mean():.3f}, answered ones: {right[answered].mean():.3f}")
 
 # %%
-# Sets of classes instead of refusals. On clean samples they cover the true class as
-# often as promised. On noisy ones they do not: these are unlike the validation samples.
+# Sets of classes instead of refusals. On clean samples they cover the true class about as
+# often as promised. On noisy ones they cover it less often, since these are unlike the
+# validation samples.
 
 for name, samples in (("clean", X_test), ("noisy", noisy)):
     sets = clf.predict_set(samples, confidence=0.9)

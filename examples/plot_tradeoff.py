@@ -108,7 +108,7 @@ ax.errorbar(
 )
 for text in display.texts_:  # readable across a bar
     text.set_bbox({"facecolor": "white", "alpha": 0.8, "linewidth": 0, "pad": 0.5})
-ax.set_title("Flatter members are more alike")
+figure.suptitle("Flatter members are more alike")
 if len(sys.argv) > 1:
     figure.savefig(sys.argv[1], dpi=130)
 

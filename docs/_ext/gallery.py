@@ -5,6 +5,8 @@ ORDER = [
     "plot_tradeoff.py",
     "plot_compare_methods_digits.py",
     "plot_evaluate_report.py",
+    "plot_refuse_uncertain.py",
+    "plot_search.py",
     "plot_subset_overlap.py",
     "plot_sharpness_controls.py",
     "plot_loss_landscape.py",

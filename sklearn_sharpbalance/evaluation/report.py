@@ -185,7 +185,7 @@ class EvaluationReport:
         ax.set_yticks(range(len(self.methods)), labels=self.methods)
         ax.set_ylim(len(self.methods) - 0.5, -0.5)
         ax.set_xlabel(Key(metric, detail=detail).label)
-        ax.legend()
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False)
         return ax
 
     def rank(self, metric="accuracy", part="ensemble", detail=""):
