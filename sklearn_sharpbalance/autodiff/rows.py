@@ -112,7 +112,9 @@ def _length(X):
 
 
 def _copy(part):
-    return part.clone() if isinstance(part, torch.Tensor) else np.array(part)
+    if isinstance(part, torch.Tensor):
+        return part.clone(memory_format=torch.contiguous_format)
+    return np.array(part, order="C")
 
 
 def map_tensors(fn, X):

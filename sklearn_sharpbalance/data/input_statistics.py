@@ -12,6 +12,7 @@ from sklearn_sharpbalance.data.statistics import (
     moments,
     quartiles,
     relevance,
+    row_blocks,
     scale_or_one,
     warn_of_rounding,
 )
@@ -79,7 +80,8 @@ def _dense_columns(X, center, fmt):
     The others are zeros and ones, or counts of rare events: each says something of few
     rows only, so that no tree could tell whether it is relevant.
     """
-    is_dense = np.mean(center == X, axis=0) < 0.5
+    n_equal = sum((center == X[rows]).sum(axis=0) for rows in row_blocks(X))
+    is_dense = n_equal < 0.5 * len(X)
     numbers = _number_columns(fmt)
     return numbers[is_dense[numbers]]
 
@@ -129,7 +131,7 @@ def input_statistics(data, fmt, *, encode=False):
     scale = scale_or_one(center, scale)
     dense = _dense_columns(X, center, fmt)
     if is_wide(len(X), len(dense)):
-        scale[dense] /= relevance(X[:, dense], y, weight)
+        scale[dense] /= relevance(X, y, weight, dense)
     pieces = None
     if encode:
         columns = _number_columns(fmt)

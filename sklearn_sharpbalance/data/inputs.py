@@ -30,7 +30,7 @@ from sklearn_sharpbalance.data.statistics import (
     warn_of_columns,
     warn_of_rounding,
 )
-from sklearn_sharpbalance.data.training_data import SlicedItems, first_input
+from sklearn_sharpbalance.data.training_data import SlicedItems, first_input, is_on_disk
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = [
@@ -90,13 +90,14 @@ class InputFormat:
         return is_image and self.dtype == "uint8"
 
     def to_module(self, X):
-        """Convert a batch from the user's layout to the module's layout."""
+        """Convert from the user's layout to the module's; memory maps become views."""
         if self.kind == "images" and self.given_shape != self.shape:
             if len(self.given_shape or ()) == 2:  # grey, without a channel axis
                 X = X[:, None]
             else:
                 X = np.moveaxis(X, -1, 1)
-        return _usual_strides(X)
+        is_view = is_on_disk(X) and not X.flags.c_contiguous
+        return X if is_view else _usual_strides(X)
 
     def __str__(self):
         if self.kind == "dict":
@@ -160,7 +161,7 @@ def _numeric(estimator, X, *, reset, fitted):
     keep_uint8 = is_uint8 and (fitted is None or fitted.kind != "array")
     options = {
         "dtype": np.uint8 if keep_uint8 else np.float32,
-        "order": "C",
+        "order": None if is_on_disk(X) else "C",
         "allow_nd": True,
     }
     if getattr(getattr(X, "dtype", None), "kind", None) in ("m", "M"):
@@ -201,7 +202,7 @@ def _largest(X):
     """Return the largest magnitude; that of uint8 images is given by the dtype."""
     if X.ndim > 2 and X.dtype == np.uint8:
         return 255.0
-    return float(np.abs(X).max(initial=0.0))
+    return float(max(X.max(initial=0.0), -X.min(initial=0.0)))
 
 
 def _with_range(fmt, largest, fitted):

@@ -21,7 +21,7 @@ from sklearn_sharpbalance.data.training_data import (
     TrainingData,
     check_countable,
     n_rows,
-    take_rows,
+    select_rows,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -217,7 +217,7 @@ def rows_of(data, rows) -> TrainingData:
     if isinstance(data.X, Dataset):
         X = Subset(data.X, rows.tolist())
     else:
-        X = take_rows(data.X, rows)
+        X = select_rows(data.X, rows)
     weight = None if data.weight is None else data.weight[rows]
     shape = data.item_shape
     return TrainingData(X, data.y[rows], weight, rows=rows, item_shape=shape)

@@ -1,5 +1,6 @@
 """Center and scale of features, and a check of float32 rounding."""
 
+import math
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ __all__ = [
     "quartiles",
     "relevance",
     "rounded_columns",
+    "row_blocks",
     "scale_or_one",
     "soft_clip",
     "warn_of_columns",
@@ -66,10 +68,12 @@ def moments(X, weight=None):
     weight = np.asarray(weight, dtype=np.float64)
     # Subtract a center, the first sample that counts, to avoid cancellation.
     first = int(np.argmax(weight > 0))
-    center = X[first : first + 1].mean(axis=axes, keepdims=True, dtype=np.float64)
+    # In C order, so that sums do not depend on the strides of a memory map.
+    center = X[first : first + 1].astype(np.float64, order="C")
+    center = center.mean(axis=axes, keepdims=True)
     total, total_squares = 0.0, 0.0
     for block, block_weight in _blocks(X, weight):
-        centered = block.astype(np.float64) - center
+        centered = block.astype(np.float64, order="C") - center
         weighted = centered * block_weight.reshape(-1, *[1] * (X.ndim - 1))
         total = total + weighted.sum(axis=axes)
         weighted *= centered
@@ -233,6 +237,18 @@ def column_blocks(X):
     ]
 
 
+def row_blocks(X):
+    """Return slices of rows, such that a block has a bounded size.
+
+    Examples
+    --------
+    >>> row_blocks(np.zeros((3, 2**19)))
+    [slice(0, 2, None), slice(2, 4, None)]
+    """
+    n_rows = max(1, BLOCK_SIZE // max(1, math.prod(X.shape[1:])))
+    return [slice(start, start + n_rows) for start in range(0, len(X), n_rows)]
+
+
 def soft_clip(values, bound):
     """Return ``z / sqrt(1 + (z / bound)**2)`` of each value z of a tensor.
 
@@ -253,7 +269,7 @@ def is_wide(n_rows, n_features):
     return n_features >= WIDE and n_rows < 10 * n_features
 
 
-def relevance(X, y, weight=None):
+def relevance(X, y, weight=None, columns=slice(None)):
     """Return how much each feature helps to separate the classes, alone or with others.
 
     It is ``1 - c / i`` and at least 0.005, with the decrease i of the impurity by a
@@ -263,10 +279,11 @@ def relevance(X, y, weight=None):
 
     Parameters
     ----------
-    X : ndarray of shape (N, D)
+    X : ndarray of shape (N, F)
     y : ndarray of shape (N,)
         Class codes.
     weight : array-like of shape (N,) or None, default=None
+    columns : index of D columns, default=slice(None)
 
     Returns
     -------
@@ -283,7 +300,7 @@ def relevance(X, y, weight=None):
     from sklearn.ensemble import ExtraTreesClassifier
 
     rows, weight = _some_rows(len(X), weight, TREE_ROWS)
-    X, y = X[rows], y[rows]
+    X, y = X[rows][:, columns], y[rows]
     shuffled = np.random.default_rng(0).permutation(len(y))
     trees = ExtraTreesClassifier(
         n_estimators=50,
@@ -317,14 +334,14 @@ def _blocks(X, weight):
     A part has some samples, or some lines of one large image.
     """
     sample_size = max(1, X[0].size)
-    n_rows = max(1, BLOCK_SIZE // sample_size)
-    for start in range(0, len(X), n_rows):
-        rows = slice(start, start + n_rows)
+    for rows in row_blocks(X):
         if X.ndim < 4:
             yield X[rows], weight[rows]
             continue
         height = X.shape[2]
-        n_lines = max(1, height * BLOCK_SIZE // (n_rows * sample_size))
+        n_lines = max(
+            1, height * BLOCK_SIZE // ((rows.stop - rows.start) * sample_size)
+        )
         for line in range(0, height, n_lines):
             yield X[rows, :, line : line + n_lines], weight[rows]
 

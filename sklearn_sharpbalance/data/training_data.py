@@ -1,6 +1,7 @@
 """Validated training data, and batches of it on a device."""
 
 import math
+import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,20 +13,24 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
+    "ArrayRows",
     "DeviceData",
     "SlicedItems",
     "TrainingData",
     "as_tensor",
     "check_countable",
     "first_input",
+    "is_on_disk",
     "n_rows",
     "near_device",
     "rows_at_once",
+    "select_rows",
     "stack_inputs",
     "take_rows",
 ]
 
 MAX_BATCH_BYTES = 256 * 2**20  # of samples in a forward pass without gradients
+BLOCK_BYTES = 16 * 2**20  # that are copied from a disk to a GPU at once
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,10 @@ class TrainingData:
 
     Attributes
     ----------
-    X : ndarray, dict of ndarray, or Dataset
+    X : ndarray, ArrayRows, dict of these, or Dataset
         Float32 tables, uint8 or float32 images (N, C, H, W), a dictionary of
-        arrays with one row per sample, or a torch Dataset of (x, y) pairs.
+        arrays with one row per sample, or a torch Dataset of (x, y) pairs. Memory maps
+        may have any strides.
     y : ndarray of shape (N,), dtype int64
         Class codes.
     weight : ndarray of shape (N,), dtype float32, or None
@@ -70,10 +76,50 @@ class TrainingData:
         return len(self.y)
 
 
+class ArrayRows:
+    """Some rows of an array on disk, which are read when they are indexed."""
+
+    def __init__(self, array, rows):
+        self.array, self.rows = array, rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __getitem__(self, key):
+        """Return rows; further entries of the key are for the other axes."""
+        rows, *others = key if isinstance(key, tuple) else (key,)
+        return self.array[(self.rows[rows], *others)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of these rows."""
+        return len(self.rows), *self.array.shape[1:]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return self.array.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows in memory."""
+        return self.size * self.array.itemsize
+
+    def reshape(self, n_rows: int, *shape: int) -> "ArrayRows":
+        """Return the same rows with samples of another shape."""
+        return ArrayRows(self.array.reshape(len(self.array), *shape), self.rows)
+
+
 class DeviceData:
     """Batches of a :class:`TrainingData` on a device.
 
-    Arrays are moved to the device once and indexed there. Arrays of more than half of
+    Arrays are moved to the device once and indexed there. Memory maps stay on disk if
+    the device is a CPU. Arrays of more than half of
     a GPU's free memory stay on the host; their batches are copied through pinned
     memory, one batch ahead. Items of a Dataset, pairs (x, y) or x alone, are read by a
     DataLoader, which does not draw from the global generators; floating point inputs
@@ -109,8 +155,9 @@ class DeviceData:
     def take(self, rows: torch.Tensor):
         """Return samples on the device, given their indices on the CPU in any shape."""
         if self.resident:
-            return take_rows(self.X, to_device(rows, self.device))
-        return map_arrays(lambda array: to_device(array[rows], self.device), self.X)
+            return _batch(self.X, to_device(rows, self.device))
+        batch = _batch(self.X, rows)
+        return map_arrays(lambda part: to_device(part, self.device), batch)
 
     def iterate(self, indices: np.ndarray) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of each batch of indices (n_batches, B), on the device."""
@@ -121,7 +168,7 @@ class DeviceData:
                 yield map_arrays(as_float32, as_tensor(x, self.device)), row
         elif self.resident:
             for row in rows:
-                yield take_rows(self.X, row), row
+                yield _batch(self.X, row), row
         else:
             ahead = one_ahead(self.take, torch.as_tensor(indices), self.device)
             yield from zip(ahead, rows)
@@ -200,11 +247,42 @@ def as_tensor(X, device):
     """Convert an array or a dictionary of arrays to tensors; no copy on the CPU."""
     if isinstance(X, Mapping):
         return {key: as_tensor(value, device) for key, value in X.items()}
+    if is_on_disk(X) and torch.device(device).type != "cpu":
+        return _copy_from_disk(X, device)
+    if isinstance(X, ArrayRows):
+        return ArrayRows(as_tensor(X.array, device), torch.as_tensor(X.rows))
     if isinstance(X, np.ndarray) and not X.flags.writeable:
         # torch warns about read-only arrays, such as memory maps in a worker. This one
         # is only read. A warning filter would apply to all threads.
         X = np.asarray(_WritableView(X))
     return torch.as_tensor(X, device=device)
+
+
+def _copy_from_disk(X, device):
+    """Copy an array on disk to a device, in blocks for which the host has memory."""
+    first = as_tensor(X[:1], "cpu")
+    tensor = torch.empty(X.shape, dtype=first.dtype, device=device)
+    n_rows = max(1, BLOCK_BYTES // max(1, first.nbytes))
+    for start in range(0, len(X), n_rows):
+        rows = slice(start, start + n_rows)
+        tensor[rows] = as_tensor(X[rows], "cpu").to(device)
+    return tensor
+
+
+def is_on_disk(X) -> bool:
+    """Whether values are read from a memory map; False if torch cannot read its view.
+
+    Examples
+    --------
+    >>> is_on_disk(np.zeros((3, 2)))
+    False
+    """
+    X = X.array if isinstance(X, ArrayRows) else X
+    if not isinstance(X, np.ndarray) or min(X.strides, default=0) < 0:
+        return False
+    while isinstance(X, np.ndarray):
+        X = X.base
+    return isinstance(X, mmap.mmap)
 
 
 class _WritableView:
@@ -225,6 +303,22 @@ def as_float32(x):
 def take_rows(X, rows):
     """Return rows of an array or tensor, or of each value of a dictionary."""
     return map_arrays(lambda array: array[rows], X)
+
+
+def _batch(X, rows):
+    """Return rows of tensors in C order, also of a memory map with other strides."""
+    return map_arrays(lambda tensor: tensor[rows].contiguous(), X)
+
+
+def select_rows(X, rows):
+    """Return some rows of arrays for a fit; those of a memory map stay on disk."""
+
+    def select(array):
+        if isinstance(array, ArrayRows):
+            return ArrayRows(array.array, array.rows[rows])
+        return ArrayRows(array, rows) if is_on_disk(array) else array[rows]
+
+    return map_arrays(select, X)
 
 
 def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:

@@ -5,7 +5,11 @@ import torch
 
 from sklearn_sharpbalance._validation import in_a_sentence
 from sklearn_sharpbalance.autodiff import is_out_of_memory
-from sklearn_sharpbalance.data.training_data import DeviceData, near_device
+from sklearn_sharpbalance.data.training_data import (
+    ArrayRows,
+    DeviceData,
+    near_device,
+)
 from sklearn_sharpbalance.exceptions import (
     DivergenceError,
     InvalidInputError,
@@ -15,6 +19,7 @@ from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
 from sklearn_sharpbalance.runtime.torch_internals import in_place_version
+from sklearn_sharpbalance.sharpness.base import is_of_package
 
 __all__ = ["check_module", "score_member"]
 
@@ -131,14 +136,17 @@ def score_member(net, state, data, scorer, precision="float32"):
     Notes
     -----
     Arrays that would take more than half of a GPU's free memory stay on the host, as
-    they do in training; the scorer moves them slice by slice.
+    they do in training; the scorer moves them slice by slice. Rows of a memory map stay
+    on disk for scorers of this package; other scorers get a copy in memory.
 
     Random draws of a scorer depend on the member's seed only.
     """
     net = restore(net, state)
     net.module_.eval()
     X = data.X
-    if isinstance(X, np.ndarray | dict):
+    if isinstance(X, ArrayRows) and not is_of_package(scorer):
+        X = X[:]
+    if isinstance(X, np.ndarray | dict | ArrayRows):
         X, _ = near_device(X, torch.device(net.device))
     precision = "float32" if scorer.needs_float32 else precision
     # Do not cache cast weights: a scorer may change the weights between passes.

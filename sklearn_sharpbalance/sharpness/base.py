@@ -15,7 +15,7 @@ from sklearn_sharpbalance._validation import (
 )
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 
-__all__ = ["FunctionScorer", "NetScorer", "SharpnessScorer"]
+__all__ = ["FunctionScorer", "NetScorer", "SharpnessScorer", "is_of_package"]
 
 
 class SharpnessScorer(BaseEstimator, ABC):
@@ -137,6 +137,12 @@ class FunctionScorer(SharpnessScorer):
     def score_samples(self, net, X, y):
         """Call the function."""
         return as_array(self.func(net, X, y))
+
+
+def is_of_package(scorer) -> bool:
+    """Whether a scorer is one of this package, which reads samples slice by slice."""
+    of_package = type(scorer).__module__.startswith("sklearn_sharpbalance.")
+    return of_package and not isinstance(scorer, FunctionScorer)
 
 
 def as_array(scores: Any) -> np.ndarray:

@@ -44,7 +44,7 @@ from sklearn_sharpbalance.selection.rules import (
     SubsetSelector,
     check_masks,
 )
-from sklearn_sharpbalance.sharpness.base import FunctionScorer, SharpnessScorer
+from sklearn_sharpbalance.sharpness.base import SharpnessScorer, is_of_package
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 
 __all__ = [
@@ -256,8 +256,7 @@ def try_scoring(net, members, data, scorer, precision) -> None:
     Only scorers of this package are tried, on two samples: others may need all samples,
     or have a state.
     """
-    of_package = type(scorer).__module__.startswith("sklearn_sharpbalance.")
-    if isinstance(scorer, FunctionScorer) or not of_package:
+    if not is_of_package(scorer):
         return
     few = rows_of(data, np.arange(min(2, len(data))))
     for member in members if own_settings(net) else members[:1]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.data.training_data import DeviceData
+from sklearn_sharpbalance.data.training_data import ArrayRows, DeviceData
 from sklearn_sharpbalance.engine.base import Engine, Team, TeamRun
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
 from sklearn_sharpbalance.engine.graph.step import GraphedStep
@@ -57,7 +57,7 @@ class GraphEngine(Engine):
 
 def module_refusal(net, data):
     """Return why the step cannot be captured on any device; None if it can."""
-    if not isinstance(data.X, np.ndarray):
+    if not isinstance(data.X, np.ndarray | ArrayRows):
         return "X is not one array"
     optimizer, options = base_optimizer(net)
     if getattr(net, "optimizer__dampening", options.get("dampening", 0)):

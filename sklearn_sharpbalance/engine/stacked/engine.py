@@ -6,7 +6,11 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.data.batches import BatchLayout, PartSizes
-from sklearn_sharpbalance.data.training_data import as_tensor
+from sklearn_sharpbalance.data.training_data import (
+    ArrayRows,
+    as_tensor,
+    is_on_disk,
+)
 from sklearn_sharpbalance.engine.base import Engine, Team, TeamRun
 from sklearn_sharpbalance.engine.stacked.members import (
     StackedMembers,
@@ -29,6 +33,8 @@ from sklearn_sharpbalance.runtime.rng import epoch_rng, random_stream
 
 __all__ = ["StackedEngine", "StackedGroup"]
 
+MAX_STANDARDIZED = 2**26  # bytes of samples on disk that are standardised in advance
+
 
 class StackedEngine(Engine):
     """Trains all members at once, as batched matrix products."""
@@ -40,7 +46,7 @@ class StackedEngine(Engine):
         """Return why these members cannot be stacked; None if they can."""
         if training.precision == "fp16":
             return "fp16 scales each member's loss separately"
-        if not isinstance(data.X, np.ndarray):
+        if not isinstance(data.X, np.ndarray | ArrayRows):
             return "X is not one array"
         apart = set(different_settings(net))
         net = own_nets(net)[0]
@@ -122,7 +128,10 @@ class StackedGroup:
         self.stack.read_rho()
 
     def _join_data(self):
-        """Put the data of all members on the device, each data set once."""
+        """Put the data of all members on the device, each data set once.
+
+        They are standardised here, once for all batches, unless they stay on disk.
+        """
         first_row: dict[tuple, int] = {}  # of each data set in the joined data
         self.first_rows = []  # of each member's data
         samples, labels, weights, n_rows = [], [], [], 0
@@ -132,19 +141,41 @@ class StackedGroup:
             if key not in first_row:
                 first_row[key] = n_rows
                 n_rows += len(data)
-                with torch.no_grad():  # once for all batches
-                    x = module.standardize(as_tensor(data.X, self.device))
-                samples.append(x.flatten(1))  # (N, F)
+                samples.append((data.X, module))
                 labels.append(torch.as_tensor(data.y, device=self.device))
                 weights.append(data.weight)
             self.first_rows.append(first_row[key])
-        self.X, self.y, self.weight = _joined(samples), _joined(labels), None
+        self.y, self.weight = _joined(labels), None
+        self.reads_disk = len(samples) == 1 and self._stays_on_disk(data.X)
+        if self.reads_disk:
+            self.X = as_tensor(data.X, self.device)
+        else:
+            self.X = _joined([self._standardized(*each) for each in samples])  # (N, F)
         if any(weight is not None for weight in weights):
             own = [
                 torch.ones(len(y)) if weight is None else torch.as_tensor(weight)
                 for y, weight in zip(labels, weights)
             ]
             self.weight = _joined(own).to(self.device)
+
+    def _stays_on_disk(self, X):
+        n_bytes = 4 * X.size  # in float32
+        return (
+            self.device.type == "cpu" and is_on_disk(X) and n_bytes > MAX_STANDARDIZED
+        )
+
+    def _standardized(self, X, module):
+        X = X[:] if isinstance(X, ArrayRows) else X
+        with torch.no_grad():
+            return module.standardize(as_tensor(X, self.device)).flatten(1)
+
+    def _samples(self, rows):
+        """Return standardised samples (M, B, F)."""
+        if not self.reads_disk:
+            return self.X[rows]
+        with torch.no_grad():
+            x = self.stack.standardize(self.X[rows.flatten()].contiguous())
+        return x.unflatten(0, rows.shape)
 
     def _pruning_mask(self):
         """Return the mask (M, P) of weights that are not pruned; None if all are."""
@@ -207,7 +238,7 @@ class StackedGroup:
 
     def batch(self, rows, share):
         """Make one update of all members and return their losses (M,)."""
-        x, y = self.X[rows], self.y[rows]  # (M, B, F), (M, B)
+        x, y = self._samples(rows), self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
         n_sam = self.sizes.sam
         losses = []  # the first one is that of the whole batch

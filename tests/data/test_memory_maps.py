@@ -1,0 +1,182 @@
+"""Memory maps train the same members as arrays, and stay on disk."""
+
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data import training_data
+from sklearn_sharpbalance.data.training_data import (
+    ArrayRows,
+)
+from sklearn_sharpbalance.engine.stacked import engine as stacked_engine
+from sklearn_sharpbalance.sharpness import LossScorer
+from tests.cases import rest_slow
+from tests.training.killing import MB, start_in_child
+
+N = 48
+FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
+
+
+def values(kind, n=N):
+    rng = np.random.default_rng(0)
+    if kind == "table":
+        return rng.normal(size=(n, 6)).astype(np.float32)
+    if kind == "sequences":
+        return rng.normal(size=(n, 5, 4)).astype(np.float32)
+    channels = 1 if kind == "grey" else 3
+    X = rng.integers(0, 255, (n, 9, 8, channels), dtype=np.uint8)
+    return X / np.float32(255) if kind == "floats" else X
+
+
+def on_disk(X, folder):
+    path = folder / f"{len(list(folder.iterdir()))}.npy"
+    np.save(path, X)
+    return np.load(path, mmap_mode="r")
+
+
+class OwnScorer(LossScorer):
+    """A scorer of a user, who reads X as a tensor."""
+
+    def score_samples(self, net, X, y):
+        return X.flatten(1).float().mean(1)
+
+
+CASES = {
+    "images": (SharpBalance, "images", {}),
+    "own scorer": (SharpBalance, "images", {"sharpness": OwnScorer()}),
+    "floats": (SharpBalance, "floats", {}),
+    "grey": (SharpBalance, "grey", {}),
+    "joint": (DiversifiedEnsembleClassifier, "images", {}),
+    "sequences": (SharpBalance, "sequences", {}),
+    "table": (SharpBalance, "table", {}),
+    "table, skorch": (SharpBalance, "table", {"engine": "skorch"}),
+}
+
+
+@pytest.mark.parametrize("held_out", [None, 0.25])
+@pytest.mark.parametrize("case", rest_slow(CASES, ["images", "own scorer", "table"]))
+@pytest.mark.filterwarnings("ignore:The default network flattens")
+def test_a_map_gives_the_same_members_as_an_array(
+    case, held_out, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(stacked_engine, "MAX_STANDARDIZED", 0)  # small maps, too
+    make, kind, params = CASES[case]
+    X, y = values(kind), np.arange(N) % 3
+    clf = make(**FEW, batch_size=16, validation_fraction=held_out, **params)
+    want = clf.fit(X, y).predict_proba(X)
+    mapped = on_disk(X, tmp_path)
+    np.testing.assert_array_equal(clf.fit(mapped, y).predict_proba(mapped), want)
+
+
+ORDERS = {
+    "fortran": lambda X, folder: on_disk(np.asfortranarray(X), folder),
+    "view": lambda X, folder: np.moveaxis(on_disk(X, folder), -1, 1),
+    "mirrored": lambda X, folder: on_disk(X[:, ::-1], folder)[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_maps_in_any_order_of_axes_are_read(order, tmp_path):
+    X, y = values("images"), np.arange(N) % 3
+    clf = DeepEnsembleClassifier(**FEW)
+    want = clf.fit(X, y).predict_proba(X)
+    mapped = ORDERS[order](X, tmp_path)
+    np.testing.assert_array_equal(clf.fit(mapped, y).predict_proba(mapped), want)
+
+
+@pytest.mark.parametrize("rows", [None, np.array([5, 1, 1])])
+def test_blocks_are_copied_to_another_device(rows, tmp_path, monkeypatch):
+    monkeypatch.setattr(training_data, "BLOCK_BYTES", 700)
+    X = np.moveaxis(on_disk(values("images"), tmp_path), -1, 1)
+    given = X if rows is None else ArrayRows(X, rows)
+    copied = training_data._copy_from_disk(given, "cpu")
+    assert copied.is_contiguous()
+    np.testing.assert_array_equal(copied, X if rows is None else X[rows])
+
+
+# Memory -------------------------------------------------------------------------------
+
+
+class Coarse(nn.Module):
+    """A small network whose first layer has patches of 16 x 16."""
+
+    def __init__(self, in_channels, n_classes):
+        super().__init__()
+        self.patches = nn.Conv2d(in_channels, 4, 16, stride=16)
+        self.last = nn.Linear(4, n_classes)
+
+    def forward(self, x):
+        return self.last(self.patches(x).relu().mean((2, 3)))
+
+
+SHAPES = {
+    "channels last": (24_000, 64, 64, 3),
+    "channels first": (24_000, 3, 64, 64),
+    "table": (50_000, 2000),
+}
+
+
+def anonymous():
+    """Return the anonymous memory of this process in bytes."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("RssAnon:")[2].split()[0])
+
+
+def fit_and_predict(layout, held_out, path):
+    """Write the peaks of a fit and of a prediction; runs in the child process."""
+    torch.set_num_threads(1)
+    training_data.MAX_BATCH_BYTES = MB
+    dtype = np.float32 if layout == "table" else np.uint8
+    file = f"{path}.npy"
+    X = np.lib.format.open_memmap(file, "w+", dtype, SHAPES[layout])
+    X[:] = np.random.default_rng(0).integers(0, 9, X.shape[1:])
+    X[::2] += 1
+    X.flush()
+    X, y = np.load(file, mmap_mode="r"), np.arange(len(X)) % 2
+    params = {**FEW, "validation_fraction": held_out, "max_epochs": 1}
+    if layout == "table":
+        few = {"batch_size": 100, "warmup_epochs": 0}
+        clf = SharpBalance(**params, **few, estimator__module__hidden=(8,))
+    else:
+        params["n_estimators"] = 1
+        clf = DeepEnsembleClassifier(Coarse, **params, batch_size=16)
+    clf.fit(np.array(X[:64]), y[:64]).predict_proba(np.array(X[:64]))  # libraries
+    peaks = [peak_of(partial(call, X)) for call in (partial(clf.fit, y=y), clf.predict)]
+    Path(path).write_text(" ".join(map(str, [X.nbytes, *peaks])))
+
+
+def peak_of(run):
+    before, peaks, done = anonymous(), [], threading.Event()
+
+    def watch():
+        while not done.is_set():
+            peaks.append(anonymous())
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    run()
+    done.set()
+    thread.join()
+    return max(peaks) - before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("held_out", [None, 0.1])
+@pytest.mark.parametrize("layout", SHAPES)
+def test_a_map_stays_on_disk(layout, held_out, tmp_path):
+    process = start_in_child(fit_and_predict, layout, held_out, str(tmp_path / "peak"))
+    process.join(300)
+    assert process.exitcode == 0
+    size, fit, predict = map(int, (tmp_path / "peak").read_text().split())
+    assert size >= 290 * MB
+    assert fit < size / 10
+    assert predict < size / 10
