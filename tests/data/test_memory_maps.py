@@ -141,13 +141,11 @@ def fit_and_predict(layout, held_out, path):
     X[::2] += 1
     X.flush()
     X, y = np.load(file, mmap_mode="r"), np.arange(len(X)) % 2
-    params = {**FEW, "validation_fraction": held_out, "max_epochs": 1}
+    params = {**FEW, "n_estimators": 1, "max_epochs": 1, "batch_size": 16}
+    net = {"estimator": Coarse}
     if layout == "table":
-        few = {"batch_size": 100, "warmup_epochs": 0}
-        clf = SharpBalance(**params, **few, estimator__module__hidden=(8,))
-    else:
-        params["n_estimators"] = 1
-        clf = DeepEnsembleClassifier(Coarse, **params, batch_size=16)
+        net = {"estimator__module__hidden": (8,)}
+    clf = DeepEnsembleClassifier(**params, **net, validation_fraction=held_out)
     clf.fit(np.array(X[:64]), y[:64]).predict_proba(np.array(X[:64]))  # libraries
     peaks = [peak_of(partial(call, X)) for call in (partial(clf.fit, y=y), clf.predict)]
     Path(path).write_text(" ".join(map(str, [X.nbytes, *peaks])))
