@@ -248,6 +248,14 @@ def _take_weights(member, fitted):
                 "data. Set warm_start=False."
             )
     member.module.update(weights)
+    own = member.extra.get("buffers", {})
+    loose = {  # buffers outside the state dict, if their shape is the same
+        k: v
+        for k, v in fitted.extra.get("buffers", {}).items()
+        if k.startswith("module.") and own.get(k, v).shape == v.shape
+    }
+    if loose:
+        member.extra["buffers"] = own | loose
 
 
 def try_scoring(net, members, data, scorer, precision) -> None:

@@ -133,10 +133,10 @@ def test_radius_of_none_is_that_of_the_step(sam, rho):
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"optimizer": torch.optim.Adagrad}, "got Adagrad which has none"),
+        ({"optimizer": torch.optim.Adagrad}, "got Adagrad without one"),
         (
             {"optimizer": torch.optim.SGD, "estimator__optimizer__momentum": 0.0},
-            r"got SGD with momentum=0\.0",
+            "got SGD without one",
         ),
     ],
 )

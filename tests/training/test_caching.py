@@ -11,7 +11,6 @@ from sklearn.model_selection import GridSearchCV
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine.base import TeamRun
 from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
-from sklearn_sharpbalance.members.weights import WeightAveraging
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
 from tests.cases import rest_slow, table
 
@@ -146,87 +145,6 @@ def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, n_calls):
     np.testing.assert_array_equal(
         search.cv_results_["mean_test_score"], plain.cv_results_["mean_test_score"]
     )
-
-
-def test_averages_that_start_after_the_warm_up_share_it(tmp_path, n_calls):
-    X, y = table()
-    options = {"memory": str(tmp_path), **SMALL}
-    SharpBalance(**options).fit(X, y)
-    for start, trained in ((0.5, 1), (0.25, 2)):  # the warm-up is half of the epochs
-        averaged = {"weight_averaging": WeightAveraging(start=start)}
-        clf = SharpBalance(**options, **averaged).fit(X, y)
-        assert n_calls["warmup"] == trained
-        assert_same(clf, SharpBalance(**SMALL, **averaged).fit(X, y))
-        n_calls["warmup"] -= 1
-
-
-STEPS = {
-    "sam": {},
-    "asam": {"estimator__optimizer__eta": 0.1},
-    "gsam": {"estimator__optimizer__alpha": 0.1},
-    "friendly_sam": {"estimator__optimizer__sigma": 0.5},
-    "momentum_sam": {},
-    "look_sam": {"estimator__optimizer__k": 2},
-}
-
-
-@pytest.mark.parametrize(
-    ("engine", "optimizer", "steps"),
-    rest_slow(
-        [
-            ("skorch", None, ["sam", "gsam", "look_sam"]),
-            ("skorch", None, STEPS),
-            ("stacked", torch.optim.Adam, STEPS),
-            ("stacked", None, STEPS),
-            ("skorch", torch.optim.RMSprop, STEPS),
-        ]
-    ),
-)
-def test_sharpness_aware_optimizers_share_a_warm_up_without_sam(
-    tmp_path, n_calls, engine, optimizer, steps
-):
-    """They continue with its momentum as after a separate warm-up."""
-    X, y = table()
-    options = {**SHORT, "warmup": "sgd", "rho": 0.3, "engine": engine}
-    options |= {"optimizer": optimizer, "lr": 0.1 if optimizer is None else 0.003}
-    shared = []
-    for sam in steps:
-        own = STEPS[sam]
-        if (sam, optimizer) == ("gsam", torch.optim.RMSprop):
-            own = {}  # RMSprop has an alpha too
-        if (sam, optimizer) == ("momentum_sam", torch.optim.RMSprop):
-            continue  # RMSprop has no momentum here
-        shared.append(
-            SharpBalance(sam=sam, memory=str(tmp_path), **options, **own).fit(X, y)
-        )
-        alone = SharpBalance(sam=sam, **options, **own)
-        before = n_calls["warmup"]
-        assert_same(shared[-1], alone.fit(X, y))
-        assert_same_steps(shared[-1], alone)
-        assert_same(shared[-1].partial_fit(X, y), alone.partial_fit(X, y))
-        n_calls["warmup"] = before
-    assert n_calls["warmup"] == 1
-    ends = {tuple(row["train_loss"] for row in clf.history_[0]) for clf in shared}
-    assert len(ends) == len(shared)  # the optimizers differ after the warm-up
-
-
-def assert_same_steps(one, other):
-    for mine, theirs in zip(one.estimators_, other.estimators_):
-        assert type(mine.optimizer_) is type(theirs.optimizer_)
-        state, twin = mine.optimizer_.state_dict(), theirs.optimizer_.state_dict()
-        assert state["param_groups"] == twin["param_groups"]
-        for i, entries in state["state"].items():
-            for key, value in entries.items():
-                np.testing.assert_array_equal(value, twin["state"][i][key])
-        assert state["state"].keys() == twin["state"].keys()
-
-
-def test_options_per_member_have_a_separate_warm_up(tmp_path, n_calls):
-    X, y = table()
-    apart = [{"optimizer__alpha": 0.1}, {"optimizer__alpha": 0.9}]
-    options = {**SMALL, "warmup": "sgd", "sam": "gsam", "member_params": apart}
-    cached = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
-    assert_same(cached, SharpBalance(**options).fit(X, y))
 
 
 def test_early_stopping_with_memory(tmp_path, n_calls):
