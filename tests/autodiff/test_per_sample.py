@@ -212,30 +212,6 @@ def test_errors_of_the_user_are_raised():
         per_sample_squared_norms(module, cross_entropy, X[:, :3], y)
 
 
-class Complex(nn.Module):
-    """Complex weights at several positions, on inputs of different phases."""
-
-    def __init__(self):
-        super().__init__()
-        self.a = nn.Linear(6, 6, dtype=torch.complex128)
-        self.b = nn.Linear(6, 3, dtype=torch.complex128)
-
-    def forward(self, x):
-        return self.b(self.a(torch.exp(1j * x.double())).square()).abs().mean(1)
-
-
-def test_complex_weights():
-    module, X, y = build((Complex, BY_OTHERS["lstm"][1]))
-    losses = cross_entropy(module(X), y)
-    gradients = [
-        torch.autograd.grad(loss, module.parameters(), retain_graph=True)
-        for loss in losses
-    ]
-    expected = [sum(g.abs().square().sum() for g in each) for each in gradients]
-    actual = per_sample_squared_norms(module, cross_entropy, X, y)
-    assert_equal(actual, torch.stack(expected))
-
-
 class Activations(nn.Module):
     """Few weights, one of them without a rule, and many activations."""
 

@@ -2,21 +2,15 @@
 
 import random
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance.engine.stacked.network import (
     called_layers,
     stackable_layers,
     stacking_obstacle,
 )
-
-y = np.arange(60) % 3
-X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
-SMALL = {"n_estimators": 2, "max_epochs": 3, "device": "cpu", "random_state": 0}
 
 
 class Wrapper(nn.Module):
@@ -124,21 +118,3 @@ def test_weights_keep_their_order_in_the_optimizer():
 
     assert "in another order" in stacking_obstacle(Reversed())
     assert "in another order" in stacking_obstacle(Unused())
-
-
-def test_members_with_other_calls_predict_one_by_one():
-    """A flag changes the calls, which the structure of the module does not show."""
-
-    class Flagged(Layers):
-        def __init__(self, squash=True):
-            super().__init__()
-            self.squash = squash
-
-        def forward(self, x):
-            x = self.first(x)
-            return self.last(self.act(x) if self.squash else x)
-
-    apart = [{"module__squash": True}, {"module__squash": False}]
-    clf = DeepEnsembleClassifier(Flagged, member_params=apart, **SMALL).fit(X, y)
-    logits = [net.forward(X).detach().numpy() for net in clf.estimators_]
-    np.testing.assert_allclose(clf.member_decision_function(X), logits, atol=1e-5)

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback
 from torch import nn
 from torch.nn import functional as F
@@ -152,22 +151,6 @@ def test_joint_members_predict_like_their_modules(module):
 def test_only_the_default_flatten_is_stacked(flatten):
     layers = stackable_layers(nn.Sequential(flatten, nn.Linear(4, 3)))
     assert (layers is not None) == (flatten.start_dim == 1)
-
-
-class Inverted(NeuralNetClassifier):
-    def infer(self, x, **fit_params):
-        return super().infer(-x, **fit_params)
-
-
-def test_overridden_infer_is_used_by_predict():
-    net = Inverted(chain, criterion=nn.CrossEntropyLoss, lr=0.1, max_epochs=5)
-    clf = DeepEnsembleClassifier(net, n_estimators=2, random_state=0).fit(X, y)
-    member = clf.estimators_[0]
-    with torch.no_grad():
-        logits = member.module_.eval()(-torch.from_numpy(X))
-    np.testing.assert_allclose(
-        clf.member_predict_proba(X)[0], logits.softmax(1), rtol=1e-5, atol=1e-6
-    )
 
 
 class StopsAbove(Callback):

@@ -172,13 +172,6 @@ def test_class_weights_may_be_zero():
     assert clf.predict_proba(X).shape == (30, 3)
 
 
-@pytest.mark.parametrize("number", rest_slow([torch.tensor, np.float32, int]))
-def test_a_schedule_may_return_any_number(number):
-    want = make(lr_schedule="constant").fit(X, Y).predict_proba(X)
-    got = make(lr_schedule=lambda p: number(1)).fit(X, Y).predict_proba(X)
-    np.testing.assert_array_equal(got, want)
-
-
 def test_an_aggregation_function_may_return_a_tensor():
     weight = torch.ones(2, 1, 1, requires_grad=True)
 
@@ -222,16 +215,3 @@ def test_bfloat16_in_a_dataset(kind):
     check_refused(
         kind, {}, "compute with, got torch.float8_e4m3fn. Convert", X=tiny, y=None
     )
-
-
-@pytest.mark.parametrize("standardize", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_members_accept_all_floating_types(dtype, standardize):
-    """Members can be used without their ensemble."""
-    clf = make(standardize=standardize).fit(X, Y)
-    short = torch.from_numpy(X).to(dtype)
-    member = clf.estimators_[0]
-    want = member.predict_proba(short.float())
-    np.testing.assert_array_equal(member.predict_proba(short), want)
-    named = member.predict_proba({"x": short}) if not standardize else want
-    np.testing.assert_array_equal(named, want)

@@ -11,7 +11,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import (
     GridSearchCV,
-    HalvingGridSearchCV,
     ShuffleSplit,
     cross_validate,
 )
@@ -59,23 +58,6 @@ def test_search_over_nested_parameters():
     assert best.get_params()["selection__flat_ratio"] == 0.9
     hidden = search.best_params_["estimator__module__hidden"]
     assert best.estimators_[0].module_.module[1].out_features == hidden[0]
-
-
-def test_halving_search_with_epochs_as_resource():
-    X, y = table()
-    search = HalvingGridSearchCV(
-        SharpBalance(**SMALL),
-        {"rho": [0.01, 0.5]},
-        resource="max_epochs",
-        min_resources=2,
-        max_resources=4,
-        factor=2,
-        cv=2,
-        random_state=0,
-    ).fit(X, y)
-    assert search.n_resources_ == [2, 4]
-    assert search.n_candidates_ == [2, 1]
-    assert search.best_estimator_.n_iter_ == 4
 
 
 class TwoInputs(nn.Module):

@@ -17,7 +17,6 @@ from sklearn_sharpbalance import (
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import (
-    CheckpointMismatchError,
     InvalidInputError,
     SharpBalanceError,
     SharpBalanceWarning,
@@ -136,16 +135,6 @@ def test_codes_are_not_standardised(fitted):
     np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
-def test_a_module_gets_the_number_of_encoded_columns():
-    class Plain(nn.Linear):
-        def __init__(self, n_features, n_classes):
-            super().__init__(n_features, n_classes)
-
-    options = {k: v for k, v in SMALL.items() if "hidden" not in k}
-    clf = SharpBalance(Plain, **options).fit(*as_pandas())
-    assert clf.estimators_[0].module_.module.in_features == 12
-
-
 def test_unknown_categories_and_new_missing_values_are_predicted(fitted):
     X, _ = as_pandas()
     other = X.assign(city="Rome", visits=np.nan, size=None)
@@ -174,18 +163,6 @@ def test_frames_of_complete_numbers_equal_arrays(frame):
         np.testing.assert_array_equal(
             clf.predict_proba(array), want.predict_proba(array)
         )
-
-
-def test_missing_numbers_in_later_rows_are_the_median():
-    X, y = as_pandas()
-    numbers = X[["visits"]].assign(more=np.arange(N) / N)
-    clf = SharpBalance(**SMALL).fit(numbers, y)
-    gap = numbers.astype(float)
-    gap.loc[0, "more"] = np.nan
-    filled = gap.fillna({"more": numbers["more"].median()})
-    np.testing.assert_allclose(
-        clf.predict_proba(gap), clf.predict_proba(filled), rtol=1e-6
-    )
 
 
 # Many columns -------------------------------------------------------------------------
@@ -296,18 +273,6 @@ def test_exports_take_the_encoded_matrix(write, fitted, tmp_path):
     np.testing.assert_allclose(proba, fitted.predict_proba(X), atol=1e-6)
 
 
-@pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
-def test_checkpoints_depend_on_the_values_of_the_frame(kind, tmp_path):
-    X, y = as_pandas()
-    clf = kind(checkpoint_dir=tmp_path / "fit", **SMALL).fit(X, y)
-    again = clone(clf).fit(X, y)
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-    assert again.input_format_ == clf.input_format_
-    for change in ({"city": X["city"].replace("Ulm", "Rome")}, {"visits": 3}):
-        with pytest.raises(CheckpointMismatchError, match="X was"):
-            clone(clf).fit(X.assign(**change), y)
-
-
 # More data later ----------------------------------------------------------------------
 
 
@@ -357,29 +322,11 @@ def test_joint_training_takes_frames_without_labels(loss):
         clf.set_params(loss="a2d").fit(X, y, X_unlabeled=other.drop(columns="age"))
 
 
-def test_joint_training_on_numbers_takes_an_array_without_labels():
-    X = pd.DataFrame({"a": np.arange(N) / N, "b": np.arange(N) % 7})
-    y = np.arange(N) % 2
-    clf = DiversifiedEnsembleClassifier(loss="a2d", **SMALL)
-    want = clone(clf).fit(X, y, X_unlabeled=X[::-1])
-    with pytest.warns(UserWarning, match="valid feature names"):
-        clf.fit(X, y, X_unlabeled=X[::-1].to_numpy())
-    assert_same_weights(clf, want)
-
-
 def test_a_trunk_takes_the_encoded_columns():
     X, y = as_pandas()
     options = {k: v for k, v in SMALL.items() if "hidden" not in k}
     clf = DiversifiedEnsembleClassifier(shared_trunk=nn.Linear(12, 6), **options)
     assert clf.fit(X, y).predict(X).shape == (N,)
-
-
-def test_a_pipeline_of_skrub():
-    skrub = pytest.importorskip("skrub")
-    X, y = as_pandas(200)
-    X["when"] = pd.date_range("2020-01-01", periods=200)
-    clf = skrub.tabular_pipeline(SharpBalance(random_state=0, device="cpu")).fit(X, y)
-    assert clf.score(X, y) > 0.9
 
 
 # Bad input ----------------------------------------------------------------------------

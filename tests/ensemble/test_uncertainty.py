@@ -5,15 +5,9 @@ import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.datasets import (
-    load_breast_cancer,
     load_digits,
-    load_iris,
-    load_wine,
     make_blobs,
     make_classification,
-    make_gaussian_quantiles,
-    make_hastie_10_2,
-    make_moons,
 )
 from sklearn.model_selection import train_test_split
 
@@ -104,19 +98,9 @@ def test_sets_equal_those_of_mapie(data, aggregation):
 
 
 TABLES = {
-    "iris": lambda: load_iris(return_X_y=True),
-    "wine": lambda: load_wine(return_X_y=True),
-    "breast cancer": lambda: load_breast_cancer(return_X_y=True),
     "digits": lambda: load_digits(return_X_y=True),
-    "digits as images": images,
     "blobs": lambda: make_blobs(600, centers=5, cluster_std=3, random_state=0),
-    "moons": lambda: make_moons(600, noise=0.4, random_state=0),
-    "quantiles": lambda: make_gaussian_quantiles(n_samples=600, random_state=0),
-    "hastie": lambda: make_hastie_10_2(600, random_state=0),
     "wrong labels": lambda: make_classification(600, flip_y=0.3, random_state=0),
-    "five classes": lambda: make_classification(
-        600, n_informative=8, n_classes=5, random_state=0
-    ),
 }
 
 

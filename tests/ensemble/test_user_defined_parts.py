@@ -16,8 +16,6 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine.support import NOT_CALLED
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.selection import SubsetSelector
-from sklearn_sharpbalance.sharpness import InputCurvatureScorer
-from sklearn_sharpbalance.training import trainer
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
 rng = np.random.default_rng(0)
@@ -121,30 +119,6 @@ def test_networks_that_cannot_be_scored_raise_before_training(
     assert len(epochs) == 2 * 2 * FEW["max_epochs"]
 
 
-def test_one_member_that_cannot_be_scored_raises():
-    apart = [{}, {"module__norm": True}]
-
-    def either(n_features, n_classes, norm=False):
-        return (WithBatchStatistics if norm else MLP)(n_features, n_classes)
-
-    clf = SharpBalance(either, member_params=apart, **FEW)
-    with pytest.raises(InvalidInputError, match="running statistics") as error:
-        clf.fit(X, y)
-    assert error.value.__notes__ == ["Member 1 was being scored."]
-    assert not hasattr(clf, "estimators_")
-
-
-def test_trial_scoring_draws_no_random_numbers():
-    """Neither from the scorer's generator nor from those of the items."""
-    curvature = InputCurvatureScorer(random_state=np.random.RandomState(0))
-    clf = SharpBalance(sharpness=curvature, engine="skorch", **FEW)
-    seen = clf.fit(X, y).sharpness_
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer, "try_scoring", lambda **_: None)
-        unseen = clf.fit(X, y).sharpness_
-    np.testing.assert_array_equal(seen, unseen)
-
-
 def test_scoring_out_of_memory_raises_with_advice():
     def scorer(net, X, y):
         raise torch.OutOfMemoryError("tried to allocate 2 GiB")
@@ -233,19 +207,6 @@ def test_supported_overrides_change_the_members(name, method):
     assert engine.name == "skorch"
     assert f"Own overrides {name}" in engine.reason
     assert np.abs(own - plain).max() > 1e-3
-
-
-def test_overridden_on_epoch_end_is_called():
-    epochs_seen = []
-
-    def on_epoch_end(self, net, **kwargs):
-        epochs_seen.append(len(net.history))
-
-    for engine in ("skorch", "stacked"):
-        epochs_seen.clear()
-        net = net_with(on_epoch_end=on_epoch_end)
-        DeepEnsembleClassifier(net, engine=engine, **FEW).fit(X, y)
-        assert sorted(epochs_seen) == [1, 1, 2, 2]
 
 
 # partial_fit ------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import Callback
 from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
+from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
 from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -64,62 +64,6 @@ def test_every_sample_passes_the_trunk_once():
     clf = diversified(shared_trunk=Trunk(), train_transform=lambda x: x, max_epochs=3)
     clf.fit(X, y)  # once for the statistics of features, once in every epoch
     assert clf.trunk_.module.seen == 4 * len(X)
-
-
-class TwoLayers(nn.Module):
-    """A head of two layers, written as a module of its own."""
-
-    def __init__(self, n_features, n_classes):
-        super().__init__()
-        self.hidden, self.relu = nn.Linear(n_features, 8), nn.ReLU()
-        self.last = nn.Linear(8, n_classes)
-
-    def forward(self, x):
-        return self.last(self.relu(self.hidden(x)))
-
-
-class Convolution(nn.Module):
-    """A head that contains a convolution."""
-
-    def __init__(self, n_features, n_classes):
-        super().__init__()
-        self.conv = nn.Conv1d(1, 2, 3, padding=1)
-        self.last = nn.Linear(2 * n_features, n_classes)
-
-    def forward(self, x):
-        return self.last(self.conv(x.unsqueeze(1)).relu().flatten(1))
-
-
-@pytest.mark.parametrize(
-    ("head", "engine"),
-    [
-        ({"estimator__module__hidden": (8,)}, "stacked"),
-        ({"estimator": TwoLayers}, "stacked"),
-        ({"estimator": Convolution}, "modules"),
-    ],
-)
-def test_heads_of_two_linear_layers_are_stacked(head, engine):
-    X, y = table()
-    clf = diversified(**head, shared_trunk=Trunk(), loss="a2d", max_epochs=2)
-    clf.fit(X, y, X_unlabeled=X[:40])
-    assert clf.engine_.name == engine
-    assert clf.trunk_.module.seen == len(X) + 40
-    features = clf.trunk_.features(X)
-    np.testing.assert_allclose(
-        member_logits(clf.heads_, features), clf.member_decision_function(X)
-    )
-
-
-def test_identity_as_transform_changes_nothing():
-    X, y = table()
-    trunk = Trunk()
-    fits = [
-        diversified(shared_trunk=trunk, train_transform=t, loss="a2d").fit(
-            X, y, X_unlabeled=X[:30] + 1
-        )
-        for t in (None, lambda x: x)
-    ]
-    np.testing.assert_allclose(*(clf.predict_proba(X) for clf in fits), atol=1e-5)
 
 
 @pytest.mark.parametrize("head", [None, Looped])
@@ -354,13 +298,3 @@ def test_trunk_that_works_in_place_does_not_change_samples():
     once, twice = (net.infer(given).detach() for _ in range(2))
     torch.testing.assert_close(given, torch.tensor(X), rtol=0, atol=0)
     torch.testing.assert_close(once, twice, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("width", rest_slow([6, 5]), ids=["wider", "as_wide_as_x"])
-def test_flatness_of_heads_equals_that_of_whole_members(width):
-    X, y = table()
-    clf = diversified(shared_trunk=Trunk(width)).fit(X, y)
-    whole = [metrics.fisher_rao_norm(net, X, y) for net in clf.estimators_]
-    assert metrics.fisher_rao_norm(clf, X, y) == pytest.approx(np.mean(whole))
-    options = {"n_batches": 2, "random_state": 0}
-    assert metrics.adaptive_sharpness(clf, X, y, **options) >= 0

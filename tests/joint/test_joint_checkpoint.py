@@ -8,7 +8,6 @@ from torch.utils.data import Dataset, TensorDataset
 
 from sklearn_sharpbalance.exceptions import (
     CheckpointMismatchError,
-    SharpBalanceWarning,
 )
 from sklearn_sharpbalance.joint import members as joint
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
@@ -191,29 +190,16 @@ def test_cases_have_the_intended_effects(tmp_path):
 
 
 OTHERS = {
-    "weight": ({"diversity_weight": 0.2}, with_unlabeled, "diversity_weight was 0.1"),
     "loss": ({"loss": "divdis"}, with_unlabeled, "loss was 'a2d' and is 'divdis'"),
-    "seed": ({"random_state": 4}, with_unlabeled, "random_state was 3 and is 4"),
     "trunk": (
         {"shared_trunk": torch.nn.Linear(5, 6)},
         with_unlabeled,
         r"shared_trunk was .*Frozen\[\w+.* and is torch.nn.*Linear\[\w+\]",
     ),
-    "samples": ({}, lambda: (X + 1, Y, OTHER), r"X was float32 \(96, 5\) \w+ and is"),
     "unlabeled": (
         {},
         lambda: (X, Y, OTHER + 1),
         r"X_unlabeled was float32 \(40, 5\) \w+ and is float32 \(40, 5\) \w+\.",
-    ),
-    "fewer_unlabeled": (
-        {},
-        lambda: (X, Y, OTHER[:9]),
-        r"X_unlabeled was float32 \(40, 5\) \w+ and is float32 \(9, 5\)",
-    ),
-    "unlabeled_dataset": (
-        {},
-        lambda: (X, Y, Unlabeled()),
-        r"X_unlabeled was float32 .* and is 30 items of",
     ),
 }
 
@@ -243,34 +229,6 @@ def test_finished_fit_is_loaded(finished, trained):
     assert trained == []
     assert_bitwise(weights(again), weights(clf))
     assert again.history_ == clf.history_
-
-
-def test_unused_unlabeled_samples_do_not_matter(tmp_path, trained):
-    make(tmp_path, max_epochs=2).fit(X, Y, X_unlabeled=OTHER)
-    trained.clear()
-    make(tmp_path, max_epochs=2).fit(X, Y)
-    assert trained == []
-
-
-def test_checkpoint_of_another_class_raises(tmp_path):
-    from tests.training.killing import estimator
-
-    estimator(tmp_path, max_epochs=4).fit(X, Y)
-    with pytest.raises(CheckpointMismatchError, match="loss was not given and is 'sed"):
-        make(tmp_path).fit(X, Y)
-
-
-@pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_in_a_first_fit_keeps_the_last_epoch(tmp_path, monkeypatch, every_epoch):
-    clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
-    press_ctrl_c(monkeypatch, at=35)
-    with (
-        pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 3"),
-        pytest.raises(KeyboardInterrupt),
-    ):
-        clf.fit(X, Y)
-    assert [len(history) for history in clf.history_] == [3] * 3
-    assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
 
 
 @pytest.mark.parametrize("trunk", rest_slow([None, Frozen()]), ids=["alone", "trunk"])

@@ -68,15 +68,6 @@ def test_a2d_of_members_certain_of_the_same_class_is_finite_in_float32():
     assert f.grad.tolist() == pytest.approx([0.5, -0.25, -0.25], rel=1e-5)
 
 
-def test_a2d_uses_the_class_of_the_first_member():
-    f, g = torch.tensor([2.0, 0.0, 0.0]), torch.tensor([0.0, 1.0, 0.5])
-    assert agree_to_disagree(f, g) != agree_to_disagree(g, f)
-    two = f[:2], g[:2]  # with two classes the choice does not matter
-    assert agree_to_disagree(*two).item() == pytest.approx(
-        agree_to_disagree(*two[::-1]).item()
-    )
-
-
 @pytest.mark.parametrize("n_members", [2, 3, 5])
 def test_sed_equals_its_formula(n_members):
     everyone = logits_of(6)
@@ -108,19 +99,6 @@ def test_gradient_does_not_flow_through_the_hard_sample_weights():
     got = torch.autograd.grad(sed_term(f, f.mean(0), y, weight), f)[0]
     torch.testing.assert_close(got, gradient(frozen=True), rtol=1e-12, atol=1e-14)
     assert not torch.allclose(got, gradient(frozen=False), rtol=1e-2)
-
-
-def test_hard_samples_have_larger_weights_that_grow_with_training():
-    y = torch.tensor([0, 0])
-    uniform = torch.tensor([0.5, 0.5], dtype=torch.float64)
-    early = hard_sample_weights(torch.zeros(2, 2).double(), y, uniform)
-    later = torch.tensor([[4.0, 0.0], [0.0, 1.0]]).double()
-    late = hard_sample_weights(later, y, uniform)
-    assert late[1] > late[0]
-    # Their mean is the inverse of the loss of the batch.
-    loss = torch.nn.functional.cross_entropy(later, y)
-    assert late.mean().item() == pytest.approx(1 / loss.item())
-    assert early.mean().item() == pytest.approx(1 / np.log(2))
 
 
 @pytest.mark.parametrize("factor", [100.0, 1e-3, 1e-9, 0.0])

@@ -5,7 +5,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from skorch.callbacks import Callback
 from torch import nn
 from torch.nn.functional import dropout
 
@@ -88,17 +87,3 @@ def test_load_rebuilds_random_networks(tmp_path):
     loaded = load(tmp_path / "model", module=RandomWidth)
     assert states_of_generators() == before
     np.testing.assert_array_equal(loaded.predict_proba(X), clf.predict_proba(X))
-
-
-class RandomCallback(Callback):
-    def initialize(self):
-        self.factor_ = np.random.rand() + random.random()  # noqa: NPY002
-        return self
-
-
-def test_callbacks_that_draw_when_initialised_keep_global_generators():
-    X, y = table()
-    clf = DeepEnsembleClassifier(max_epochs=1, callbacks=[("mine", RandomCallback())])
-    before = states_of_generators()
-    clf.set_params(random_state=0, device="cpu").fit(X, y)
-    assert states_of_generators() == before

@@ -31,7 +31,7 @@ from sklearn_sharpbalance.members import (
     initial_state,
     member_net,
 )
-from sklearn_sharpbalance.members.member_params import give_settings, own_net
+from sklearn_sharpbalance.members.member_params import give_settings
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
@@ -390,10 +390,3 @@ def test_learning_rate_without_effect_raises():
     clf = DeepEnsembleClassifier(net, member_params=[{"lr": 0.1}] * 3, device="cpu")
     with pytest.raises(InvalidInputError, match="no effect with estimator__optim"):
         clf.fit(X, y)
-
-
-def test_net_of_one_member_does_not_change_the_shared_net():
-    net = shared_net([{"lr": 0.5}, {}])
-    before = net.get_params(deep=False).copy()
-    assert (own_net(net, 0).lr, own_net(net, 1).lr) == (0.5, net.lr)
-    assert net.get_params(deep=False) == before

@@ -57,19 +57,6 @@ class Tied(nn.Module):
         return self.last(self.again(torch.relu(self.first(x))))
 
 
-class OnlyBiases(nn.Module):
-    """No trainable matrix."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(5, 3)
-        self.layer.weight.requires_grad_(False)
-
-    def forward(self, x):
-        """Logits (N, 3)."""
-        return self.layer(x)
-
-
 def make_net(module, nested=None):
     net = as_skorch_net(module, (5,), 3, nested)
     settings = {"lr": 0.1, "batch_size": 16}
@@ -141,14 +128,6 @@ def test_shared_weight_is_pruned_and_counted_once():
         state.module["module.first.weight"]
     )
     assert sparsity(restore(net, state)) == 0.5
-
-
-def test_member_without_prunable_weights_is_not_changed():
-    net = make_net(OnlyBiases)
-    before = initial_state(net, 0, seed=3)
-    after = pruned_member(before, 0.5, net)
-    assert all(value.equal(before.module[name]) for name, value in after.module.items())
-    assert sparsity(restore(net, after)) == 0.0
 
 
 def test_average_restarts_with_the_pruned_weights():

@@ -23,7 +23,6 @@ from sklearn_sharpbalance.sharpness import (
     FunctionScorer,
     InputCurvatureScorer,
     LossRiseScorer,
-    SharpnessScorer,
 )
 
 N = 80
@@ -65,21 +64,6 @@ def test_a_scorer_of_finite_differences_runs_in_float32(member, precision):
         net = inference.restore(*member[:2])
         rough = InputCurvatureScorer()(net, member[2].X, member[2].y)
     assert np.median(np.abs(rough / exact - 1)) > 0.1
-
-
-@pytest.mark.parametrize("needs", [False, True])
-def test_needs_float32_of_a_user_defined_scorer(member, needs):
-    class RecordDtype(SharpnessScorer):
-        needs_float32 = needs
-
-        def score_samples(self, net, X, y):
-            self.dtype = net.infer(X).dtype
-            return np.zeros(len(y))
-
-    scorer = RecordDtype()
-    score_member(*member, scorer, "bf16")
-    assert scorer.dtype == (torch.float32 if needs else torch.bfloat16)
-    assert not SharpnessScorer.needs_float32
 
 
 @pytest.mark.parametrize("keys", [False, True])

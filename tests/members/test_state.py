@@ -12,7 +12,7 @@ from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance.exceptions import ModelFileError
 from sklearn_sharpbalance.members import as_skorch_net, initial_state, member_net
 from sklearn_sharpbalance.members import restore as restore_member
-from sklearn_sharpbalance.members.state import capture, to_cpu
+from sklearn_sharpbalance.members.state import capture
 from sklearn_sharpbalance.optim import SAM
 
 X = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
@@ -103,20 +103,6 @@ def test_restored_member_continues_exactly(net):
         assert momentum[key]["momentum_buffer"].equal(entries["momentum_buffer"])
 
 
-def test_state_does_not_change_with_the_net(net):
-    state = initial_state(net, 0, seed=1)
-    live = restore_member(net, state)
-    take_steps(live)
-    kept = capture(live, state)
-    before = to_cpu([kept.module, kept.optimizer["state"]])
-    for start in (live, restore_member(net, kept)):
-        take_steps(start)
-        assert same(kept.module, before[0])
-        for key, entries in before[1].items():
-            momentum = kept.optimizer["state"][key]["momentum_buffer"]
-            assert momentum.equal(entries["momentum_buffer"])
-
-
 class Remembering(nn.Module):
     """Random values and counts in non-persistent buffers."""
 
@@ -196,13 +182,3 @@ def test_buffers_of_a_criterion_are_kept_between_phases():
         criterion = restore_member(net, state).criterion_
         assert criterion.saved == criterion.loose == phase
         assert set(criterion.state_dict()) == {"saved"}
-
-
-def test_history_is_restored(net):
-    state = initial_state(net, 0, seed=1)
-    live = restore_member(net, state)
-    live.history.new_epoch()
-    live.history.record("epoch", 1)
-    live.history.record("train_loss", 0.5)
-    again = restore_member(net, capture(live, state))
-    assert again.history[:, ("epoch", "train_loss")] == [(1, 0.5)]

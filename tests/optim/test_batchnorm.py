@@ -200,20 +200,3 @@ def test_compiled_module_equals_the_eager_one(how, explicit, fullgraph):
         net.state_dict().values(), eager.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(mine, theirs)
-
-
-@pytest.mark.filterwarnings("ignore:Using `torch.compile")
-@pytest.mark.parametrize("how", COMPILED)
-def test_compiled_module_that_fails_leaves_no_hook(how):
-    torch._dynamo.reset()
-    net = Net(NORMS["batch"]())
-    compiled = COMPILED[how](net, backend="eager")
-    with frozen_batch_statistics():
-        with pytest.raises(RuntimeError, match="channels"):
-            compiled(X[:, :2])
-        other = Net(NORMS["batch"]())
-        other(X)  # the hook is active again after the failure
-    assert other.norm.num_batches_tracked == 0
-    assert net.norm.track_running_stats
-    assert not compiled._forward_hooks
-    assert not torch.nn.modules.module._global_forward_pre_hooks

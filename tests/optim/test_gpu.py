@@ -129,35 +129,6 @@ def test_mixed_step_in_a_cuda_graph_equals_the_eager_one(method, base, set_to_no
     assert net[1].num_batches_tracked.item() == 2 * 7
 
 
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("method", METHODS)
-def test_state_moves_between_devices(method, base):
-    start, batches = problem(steps=6)
-    whole, reference = make(method, base, start)
-    train(whole, reference, batches)
-
-    params, optimizer = make(method, base, start)
-    train(params, optimizer, batches[:2])
-    gpu, on_device = make(method, base, [p.detach().cuda() for p in params])
-    on_device.load_state_dict(optimizer.state_dict())
-    train(gpu, on_device, on_gpu(start, batches[2:4])[1])
-    cpu, back = make(method, base, [p.detach().cpu() for p in gpu])
-    back.load_state_dict(on_device.state_dict())
-    train(cpu, back, batches[4:])
-    for mine, theirs in zip(cpu, whole):
-        torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-9)
-
-
-def test_rho_per_member_follows_the_parameters_to_the_device():
-    cpu, saved = make("sam", "sgd", [torch.zeros(2, 3)], rho=[0.1, 0.2], stacked=True)
-    gpu, optimizer = make("sam", "sgd", [cpu[0].detach().cuda()], stacked=True)
-    optimizer.load_state_dict(saved.state_dict())
-    assert optimizer.param_groups[0]["rho"].is_cuda
-    gpu[0].sum().backward()
-    with no_waiting(), optimizer.perturbed():
-        pass
-
-
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("method", METHODS)
 def test_float16_training_with_a_scaler(method, fused):

@@ -106,21 +106,6 @@ def test_step_that_reuses_is_skipped_if_its_gradient_is_not_finite(enabled):
     assert same(params, plain)
 
 
-def test_added_group_starts_without_a_component():
-    a, b = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
-    optimizer = LookSAM([a], rho=0.0, k=5, alpha=0.5, lr=0.1)
-    a.grad = torch.tensor([1.0, 0.0])
-    with optimizer.perturbed():
-        a.grad = torch.tensor([1.0, 1.0])
-    optimizer.add_param_group({"params": [b], "alpha": 0.1})
-    a.grad, b.grad = torch.tensor([3.0, 0.0]), torch.tensor([4.0])
-    optimizer.reuse()
-    assert a.grad.tolist() == [3.0, 2.5]
-    assert b.grad.tolist() == [4.0]
-    assert optimizer.count == 2
-    assert [entry["sam_steps"] for entry in states(optimizer)] == [2, 2]
-
-
 def test_groups_with_different_k_raise():
     groups = [{"params": [nn.Parameter(torch.ones(1))], "k": k} for k in (2, 3)]
     with pytest.raises(InvalidInputError, match=r"k must be the same.*got \[2, 3\]"):

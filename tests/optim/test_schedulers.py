@@ -10,14 +10,10 @@ from sklearn_sharpbalance.optim import GSAM, SAM
 from tests.optim.reference import loss_of, new, plain_steps, problem, same, train
 
 SCHEDULERS = {
-    "function": lambda o: lr_scheduler.LambdaLR(o, lambda t: 0.9**t),
     "warm restarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2),
     "cyclic": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2),
     "one cycle": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=6),
     "plateau": lambda o: lr_scheduler.ReduceLROnPlateau(o, patience=0),
-    "sequence": lambda o: lr_scheduler.SequentialLR(
-        o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]
-    ),
 }
 
 

@@ -48,25 +48,6 @@ def test_rho_may_be_a_number_list_or_tensor(rho):
     assert moved.tolist() == pytest.approx([0.2, 0.0, 0.2], rel=1e-5)
 
 
-def test_norm_is_over_stacked_groups_and_separate_from_the_others():
-    a = torch.nn.Parameter(torch.zeros(2, 1))
-    b = torch.nn.Parameter(torch.zeros(2))
-    c = torch.nn.Parameter(torch.zeros(1))
-    groups = [
-        {"params": [a], "rho": [1.0, 2.0], "stacked": True},
-        {"params": [b], "stacked": True},
-        {"params": [c]},
-    ]
-    optimizer = SAM(groups, rho=1.0, lr=0.1)
-    a.grad = torch.tensor([[3.0], [5.0]])
-    b.grad = torch.tensor([4.0, 12.0])
-    c.grad = torch.tensor([7.0])
-    with optimizer.perturbed():
-        assert a.flatten().tolist() == pytest.approx([3 / 5, 2 * 5 / 13])
-        assert b.tolist() == pytest.approx([4 / 5, 12 / 13])
-        assert c.item() == pytest.approx(1.0)
-
-
 def test_friendly_scale_per_member():
     (start, batches) = problem(steps=1, dtype=torch.float64)
     stack = [torch.stack([w, w]) for w in start]

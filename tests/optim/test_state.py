@@ -1,6 +1,5 @@
 """Saved, loaded, copied and pickled optimizers continue exactly like the original."""
 
-import collections
 import copy
 import io
 import pickle
@@ -175,42 +174,3 @@ def test_invalid_state_dict_changes_nothing():
 
 
 # The base optimizer on its own
-
-
-@pytest.mark.parametrize("is_copy", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-def test_base_optimizer_that_loads_by_itself_stays_the_base(method, is_copy):
-    start, batches = problem(steps=4)
-    cls, kwargs = BASES["adam"]
-    twin = new(start)
-    plain = cls(twin, **{**kwargs, "lr": 0.5})
-    loss_of(twin, batches[0]).backward()
-    plain.step()
-
-    params, optimizer = make(method, "adam", start, rho=0.3)
-    others, other = make(method, "adam", start, rho=0.3)
-    if is_copy:
-        params, optimizer = copy.deepcopy((params, optimizer))
-    optimizer.base_optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
-    other.load_state_dict(copy.deepcopy(plain.state_dict()))
-    (group,) = optimizer.param_groups
-    assert (group["rho"], group["lr"]) == (0.3, 0.5)
-    for one in (optimizer, other):
-        one.param_groups[0]["lr"] = 0.01  # like a scheduler
-    train(params, optimizer, batches)
-    train(others, other, batches)
-    assert same(params, others)
-
-
-@pytest.mark.parametrize("base", BASES)
-@pytest.mark.parametrize("method", METHODS)
-def test_assigned_state_is_that_of_the_base_optimizer(method, base):
-    start, batches = problem(steps=4)
-    params, optimizer = make(method, base, start)
-    train(params, optimizer, batches[:2])
-    optimizer.state = collections.defaultdict(dict)
-    assert optimizer.state_dict()["state"] == {}
-    others, other = make(method, base, [p.detach() for p in params])
-    train(params, optimizer, batches[2:])
-    train(others, other, batches[2:])
-    assert same(params, others)

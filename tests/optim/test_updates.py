@@ -1,7 +1,5 @@
 """Compare the update with naive loops, closed forms and identities."""
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -178,29 +176,6 @@ def test_maximize_reverses_the_perturbation():
     w.square().sum().backward()
     with optimizer.perturbed():
         assert w.tolist() == pytest.approx([2.4, 3.2])
-
-
-@pytest.mark.parametrize(
-    ("method", "base", "name", "usual"),
-    [
-        ("sam", torch.optim.Adadelta, "rho", 0.9),
-        ("gsam", torch.optim.RMSprop, "alpha", 0.99),
-        ("gsam", torch.optim.ASGD, "alpha", 0.75),
-    ],
-)
-def test_options_that_the_base_optimizer_has_too_get_a_prefix(
-    method, base, name, usual
-):
-    w = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
-    optimizer = OPTIMIZERS[method]([w], base, lr=0.1, **{name: 0.5})
-    group = optimizer.param_groups[0]
-    assert (group[name], group[f"sam_{name}"]) == (usual, 0.5)
-    other = OPTIMIZERS[method]([w], partial(base, **{name: 0.6}), lr=0.1)
-    assert other.param_groups[0][name] == 0.6
-    if name == "rho":
-        w.square().sum().backward()
-        with optimizer.perturbed():
-            assert w.tolist() == pytest.approx([3.3, 4.4])
 
 
 def test_gsam_copies_a_gradient_that_the_next_pass_overwrites():

@@ -29,7 +29,6 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.persistence.archive import MAX_AGE
 from sklearn_sharpbalance.training import checkpoint, plan
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
-from sklearn_sharpbalance.training.trainer import PhasedTrainer
 from tests.cases import rest_slow
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
@@ -283,15 +282,6 @@ def test_generators_are_distinguished_by_their_state(tmp_path, monkeypatch):
         fit(used)
     monkeypatch.setattr("sklearn_sharpbalance.training.trainer.train_segment", None)
     assert_bitwise(weights(fit(np.random.RandomState(1))), weights(first))
-
-
-def test_warm_start_resumes_only_with_the_same_weights(tmp_path):
-    X, y = small_data()
-    clf = make(tmp_path / "a", warm_start=True, max_epochs=3).fit(X, y)
-    with pytest.raises(CheckpointMismatchError, match="first weights was fresh and is"):
-        clf.fit(X, y)
-    clf.set_params(checkpoint_dir=tmp_path / "b").fit(X, y)
-    assert clf.n_iter_ == 3
 
 
 def test_fits_of_a_search_have_separate_folders(tmp_path, monkeypatch):
@@ -574,27 +564,6 @@ def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
     for got, want in zip(clf.history_, whole.history_):
         losses = [row["train_loss"] for row in want]
         assert [row["train_loss"] for row in got] == losses[:10]
-
-
-def test_interrupted_fit_with_early_stopping_names_the_best_epoch(monkeypatch):
-    run = PhasedTrainer.train
-
-    def interrupted(trainer, opened, state, segment, report):
-        if segment.start == 9:
-            raise KeyboardInterrupt
-        return run(trainer, opened, state, segment, report)
-
-    monkeypatch.setattr(PhasedTrainer, "train", interrupted)
-    best = {"early_stopping": 9, "validation_fraction": 0.3}
-    clf = make(None, max_epochs=12, lr=2.0, **best)
-    with (
-        pytest.warns(SharpBalanceWarning, match="usable in its state after") as warned,
-        pytest.raises(KeyboardInterrupt),
-    ):
-        clf.fit(*small_data())
-    kept = len(clf.history_[0])
-    assert kept < clf.n_iter_ == 9
-    assert any(f"after epoch {kept}," in str(one.message) for one in warned)
 
 
 def test_lost_attributes_of_callbacks_are_named(tmp_path, snapshots):

@@ -8,7 +8,7 @@ import torch
 from scipy.special import softmax
 from sklearn.datasets import load_digits
 from sklearn.metrics import accuracy_score
-from skorch.callbacks import Checkpoint, EarlyStopping
+from skorch.callbacks import EarlyStopping
 from torch import nn
 
 from sklearn_sharpbalance import (
@@ -155,27 +155,6 @@ def test_n_passes_counts_selections_after_the_best_epoch(tmp_path):
         assert gradient_passes(clf) == pytest.approx(want)
 
 
-@pytest.mark.parametrize(
-    ("engine", "patience"),
-    rest_slow([("stacked", 2), ("skorch", 2), ("stacked", None), ("skorch", None)]),
-)
-def test_epochs_of_a_shortened_history_are_counted(tmp_path, engine, patience):
-    """skorch's Checkpoint loads the history of the best epoch at the end."""
-    options = {**SMALL, "early_stopping": False, "max_epochs": 12, "lr": 0.5}
-    options |= {"engine": engine, "rho": 0.3, "flat_ratio": 0.2}
-    options["optimizer"] = torch.optim.SGD
-    stopper = [EarlyStopping("valid_loss", patience=patience)] if patience else []
-    whole = SharpBalanceEnsembleClassifier(callbacks=stopper, **options).fit(*noise())
-    best = Checkpoint(monitor="valid_loss_best", dirname=tmp_path, load_best=True)
-    clf = SharpBalanceEnsembleClassifier(callbacks=[*stopper, best], **options)
-    for memory in (None, str(tmp_path / "memory"), str(tmp_path / "memory")):
-        clf.set_params(memory=memory).fit(*noise())
-        assert len(clf.history_[0]) < len(whole.history_[0])
-        assert clf.n_iter_ == whole.n_iter_
-        assert gradient_passes(clf) == pytest.approx(gradient_passes(whole))
-    assert (whole.n_iter_ < 12) == bool(patience)
-
-
 def test_patience_starts_after_the_warm_up():
     """The warm-up ends with the first selection."""
     options = {**SMALL, "max_epochs": 12, "warmup_epochs": 7, "early_stopping": 2}
@@ -224,26 +203,6 @@ def test_scores_use_the_weights_of_held_out_samples(digits, rule, class_weight):
             for net in clf.estimators_
         ]
         np.testing.assert_allclose(clf.aggregation_.accuracies_, members, rtol=1e-5)
-
-
-def test_likelihood_uses_the_weights_of_held_out_samples(digits, train_rows):
-    """Only two samples have weight, so that accuracies are equal."""
-    X, y = digits
-    rows = np.setdiff1d(np.arange(200), train_rows)[:2]
-    weight = np.where(np.isin(np.arange(200), train_rows), 1.0, 0.0)
-    weight[rows] = 1.0
-    options = {**SMALL, "max_epochs": 5, "early_stopping": 5}
-    options["lr_schedule"] = "constant"
-    clf = DeepEnsembleClassifier(**options).fit(X, y, sample_weight=weight)
-    best, scores = len(clf.history_[0]), clf.validation_scores_
-    likelihood = []
-    for n in np.flatnonzero(scores == scores.max()) + 1:
-        short = {**options, "max_epochs": n, "early_stopping": False}
-        twin = DeepEnsembleClassifier(**short).fit(X, y, sample_weight=weight)
-        proba = twin.predict_proba(X[rows])[[0, 1], y[rows]]
-        likelihood.append((np.log(proba).mean(), n))
-    assert len(likelihood) > 1
-    assert max(likelihood)[1] == best
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.labels import hold_out
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -44,26 +43,3 @@ def test_training_samples_of_weight_zero_raise():
     with pytest.raises(InvalidInputError, match="all have weight zero"):
         hold_out(TrainingData(np.zeros((40, 3)), y, weight), 0.5, 0)
     assert hold_out(TrainingData(np.zeros((40, 3)), y), 0.5, 0).weight is None
-
-
-def test_weights_of_held_out_samples_do_not_change_the_training():
-    # Equal weights of the training samples equal no weights.
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(60, 3)), np.arange(60) % 2
-    options = {
-        "n_estimators": 1,
-        "max_epochs": 2,
-        "batch_size": 10,
-        "estimator__module__hidden": (4,),
-        "standardize": False,
-        "validation_fraction": 0.5,
-        "random_state": 0,
-        "device": "cpu",
-    }
-    plain = SharpBalance(**options).fit(X, y)
-    weight = np.ones(60)
-    weight[~np.isin(np.arange(60), plain.train_indices_)] = 9.0
-    weighted = SharpBalance(**options).fit(X, y, sample_weight=weight)
-    np.testing.assert_allclose(
-        weighted.predict_proba(X), plain.predict_proba(X), atol=1e-5
-    )

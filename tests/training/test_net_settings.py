@@ -14,7 +14,6 @@ from skorch.callbacks import (
     EarlyStopping,
     EpochScoring,
     Freezer,
-    TrainEndCheckpoint,
 )
 from skorch.dataset import Dataset, ValidSplit
 from torch import nn
@@ -145,16 +144,6 @@ def test_criterion_without_parameters_is_accepted():
     )
 
 
-def test_random_criterion_keeps_the_global_generator():
-    def criterion():
-        torch.rand(3)
-        return nn.CrossEntropyLoss()
-
-    before = torch.get_rng_state()
-    SharpBalance(configured(criterion=criterion), max_epochs=1).fit(X, y)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
 # Options that the base optimizer and the sharpness-aware optimizer both have.
 OWN_OPTIONS = [
     ("gsam", torch.optim.RMSprop, "alpha", 0.5, 0.4),
@@ -186,14 +175,6 @@ def test_options_of_the_net_apply_to_its_base_optimizer(
     np.testing.assert_array_equal(
         again.partial_fit(X, y).predict_proba(X), clf.partial_fit(X, y).predict_proba(X)
     )
-
-
-def test_rho_of_adadelta_per_parameter_group():
-    groups = [("*bias", {"rho": 0.5})]
-    net = configured(optimizer=torch.optim.Adadelta, optimizer__param_groups=groups)
-    clf = SharpBalance(net, rho=0.2, random_state=0).fit(X, y)
-    found = clf.estimators_[0].optimizer_.param_groups
-    assert [(g["rho"], g["sam_rho"]) for g in found] == [(0.5, 0.2), (0.9, 0.2)]
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, SAM])
@@ -309,41 +290,6 @@ def test_members_have_separate_skorch_checkpoints(tmp_path):
     )
     names = {path.name for path in tmp_path.iterdir()}
     assert {f"member_{i}_params.pt" for i in range(3)} <= names
-
-
-@pytest.mark.parametrize("engine", rest_slow(["auto", "skorch"]))
-@pytest.mark.parametrize(
-    "make",
-    rest_slow(
-        [Checkpoint, TrainEndCheckpoint, lambda **k: Checkpoint(monitor=None, **k)], 2
-    ),
-)
-def test_skorch_checkpoint_options(make, engine, tmp_path):
-    clf = checkpointed(tmp_path, make(dirname=str(tmp_path)), engine=engine)
-    names = {path.name for path in tmp_path.iterdir() if "params" in path.name}
-    assert len(names) == 3
-    assert all(name.startswith("member_") for name in names)
-    rows = clf.history_[0]
-    losses = [row["valid_loss"] for row in rows]
-    best = [row["valid_loss_best"] for row in rows]
-    assert best == [loss == min(losses[: i + 1]) for i, loss in enumerate(losses)]
-
-
-class Recorder(Callback):
-    def on_train_begin(self, net, **kwargs):
-        self.seen_ = []
-
-    def on_epoch_end(self, net, **kwargs):
-        self.seen_.append(len(net.history))
-
-
-@pytest.mark.parametrize("engine", ["skorch", "auto"])
-def test_recorded_values_of_callbacks_are_kept(engine):
-    clf = SharpBalance(
-        max_epochs=5, callbacks=[("recorder", Recorder())], engine=engine
-    ).fit(X, y)
-    for net in clf.estimators_:
-        assert dict(net.callbacks_)["recorder"].seen_ == [1, 2, 3, 4, 5]
 
 
 class Clip(Callback):

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from skorch import NeuralNetClassifier
-from skorch.callbacks import Callback, LRScheduler
+from skorch.callbacks import Callback
 from torch import nn
 
-from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.cases import rest_slow
@@ -81,26 +80,6 @@ def test_callbacks_of_the_current_call_are_used(first, engine):
     assert words(clf, callbacks=None) == []
     assert words(clf, callbacks=[PrintsWord("d")]) == ["d", "d"]
     assert clf.estimators_[0].callbacks_[0][1].word == "d"
-
-
-def test_callbacks_of_a_configured_net_may_change():
-    net = configured(callbacks=[("own", PrintsWord("a"))])
-    clf = SharpBalance(net, **FEW).partial_fit(X, Y)
-    assert words(clf, callbacks=[PrintsWord("b")]) == [*"aabb"]
-    assert words(clf, estimator__callbacks=[("own", PrintsWord("c"))]) == [*"bbcc"]
-    assert words(clf, estimator__callbacks="disable", callbacks=None) == []
-
-
-def test_scheduler_may_be_added_later():
-    clf = DeepEnsembleClassifier(lr=0.2, max_epochs=4, **HIDDEN).partial_fit(X, Y)
-    halve = LRScheduler(torch.optim.lr_scheduler.MultiplicativeLR, lr_lambda=half)
-    clf.set_params(lr_schedule=halve).partial_fit(X, Y).partial_fit(X, Y)
-    assert rates(clf)[0] == 0.2
-    assert clf.estimators_[0].optimizer_.param_groups[0]["lr"] < 0.2
-
-
-def half(epoch):
-    return 0.5
 
 
 MAKERS = {

@@ -6,7 +6,6 @@ from threading import Barrier
 import pytest
 
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
-from sklearn_sharpbalance.training import checkpoint
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder, FitCheckpoints
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
@@ -75,13 +74,3 @@ def test_file_of_another_fit_is_recognised_by_its_content(tmp_path):
         with pytest.raises(CheckpointMismatchError, match=r"rho was 0\.2 and is 0\.05"):
             first.write(EnsembleState([], epoch=epoch + 1))
     assert CheckpointFolder(tmp_path).latest()["fingerprint"] == second.fingerprint
-
-
-def test_checkpoints_of_the_same_fit_are_not_read_again(tmp_path, monkeypatch):
-    FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS).write(EnsembleState([]))
-    resumed = FitCheckpoints(tmp_path, {"rho": "0.05"}, SEEDS)
-    monkeypatch.setattr(checkpoint, "read_archive", None)
-    for epoch in range(1, 4):
-        resumed.write(EnsembleState([], epoch=epoch))
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == ["epoch-000002.safetensors", "epoch-000003.safetensors"]
