@@ -32,13 +32,11 @@ from sklearn_sharpbalance.evaluation.evaluate import (
 )
 from sklearn_sharpbalance.evaluation.robustness import as_ood_sets, check_arrays
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import last_step
 
 __all__ = ["compare"]
 
 
-@undefined_once()
 def compare(
     methods,
     X,

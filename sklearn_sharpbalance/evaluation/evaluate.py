@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,15 +33,10 @@ from sklearn_sharpbalance.evaluation.robustness import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import adaptive_sharpness
-from sklearn_sharpbalance.metrics._checks import undefined_once
 from sklearn_sharpbalance.metrics._outputs import (
     last_step,
     outputs_of,
     reach_last_step,
-)
-from sklearn_sharpbalance.metrics._tradeoff import (
-    check_sharpness_options,
-    mean_sharpness,
 )
 
 __all__ = ["evaluate"]
@@ -48,7 +44,6 @@ __all__ = ["evaluate"]
 SHARPNESS_STREAM = 10_000
 
 
-@undefined_once()
 def evaluate(
     estimators,
     X,
@@ -228,6 +223,24 @@ def measure_runs(
         )
 
 
+def check_sharpness_options(options: Mapping) -> None:
+    """Raise for options that ``adaptive_sharpness`` does not take, before training."""
+    known = set(signature(adaptive_sharpness).parameters)
+    known -= {"net", "X", "y", "return_batches"}
+    unknown = sorted(set(options) - known)
+    if unknown:
+        raise InvalidInputError(
+            f"adaptive_sharpness has no option {unknown[0]!r} to set here. Choose from "
+            f"{', '.join(map(repr, sorted(known)))}."
+        )
+
+
+def mean_sharpness(sharpness: Callable, estimator: Any, X: Any, y: Any) -> float:
+    """Return the mean over the members of a measure ``sharpness(estimator, X, y)``."""
+    estimator, X = reach_last_step(estimator, X)
+    return float(np.mean(sharpness(estimator, X, y)))
+
+
 def _without_members(numbers: Run) -> Run:
     """Drop the members' numbers that only repeat those of a single classifier."""
     return {
@@ -243,10 +256,7 @@ def _measure_sharpness(
     """Measure the members' mean sharpness; draws are over its batches of samples."""
     key = Key("sharpness", "members")
     if callable(study.sharpness):
-        value = mean_sharpness(
-            estimator, X, y, study.sharpness, random_state=study.random_state
-        )
-        return {key: Measured(value)}
+        return {key: Measured(mean_sharpness(study.sharpness, estimator, X, y))}
     model, X = reach_last_step(estimator, X)
     nets = getattr(model, "estimators_", [model])
     nets = nets.ravel() if isinstance(nets, np.ndarray) else nets

@@ -1,6 +1,6 @@
 """A parameter study: sharpness and diversity as functions of rho and others."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from typing import Any
@@ -13,18 +13,21 @@ from sklearn.pipeline import Pipeline
 
 from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.evaluation.compare import as_seeds, clone_with_seed, take
-from sklearn_sharpbalance.evaluation.evaluate import as_seed
-from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics import adaptive_sharpness
-from sklearn_sharpbalance.metrics._outputs import outputs_of
-from sklearn_sharpbalance.metrics._tradeoff import (
-    DIVERSITIES,
-    GAINS,
+from sklearn_sharpbalance.evaluation.evaluate import (
+    as_seed,
     check_sharpness_options,
-    diversity_of,
-    gain_of,
     mean_sharpness,
 )
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.metrics import (
+    adaptive_sharpness,
+    disagreement,
+    disagreement_error_ratio,
+    ensemble_improvement_rate,
+    kl_diversity,
+    variance_diversity,
+)
+from sklearn_sharpbalance.metrics._outputs import outputs_of
 
 __all__ = ["tradeoff_curve"]
 
@@ -107,7 +110,7 @@ def tradeoff_curve(
         fitted = clone_with_seed(clone(estimator).set_params(**params), run_seed)
         fitted.fit(X, y)
         row = {**setting, "seed": run_seed}
-        row["sharpness"] = mean_sharpness(fitted, X, y, measure, seed)
+        row["sharpness"] = mean_sharpness(measure, fitted, X, y)
         rows.append(row | _measure(fitted, X_test, y_test))
     return pd.DataFrame(rows, dtype=object).infer_objects()  # keeps None
 
@@ -163,13 +166,14 @@ def _as_grid(rho: Any, other: Mapping[str, Any], rho_name: str) -> dict[str, lis
     return grid
 
 
-def _sharpness_measure(sharpness: Any, seed: int) -> Any:
-    """Return a function of (estimator, X, y), or None for the default."""
+def _sharpness_measure(sharpness: Any, seed: int) -> Callable:
+    """Return a function of (estimator, X, y)."""
+    sharpness = {} if sharpness is None else sharpness
     if isinstance(sharpness, Mapping):
         check_sharpness_options(sharpness)
         options = {"random_state": seed} | dict(sharpness)
         return partial(adaptive_sharpness, **options)
-    if sharpness is not None and not callable(sharpness):
+    if not callable(sharpness):
         raise InvalidInputError(
             "sharpness must be None, a dictionary of options or a function, got "
             f"{sharpness!r}."
@@ -181,6 +185,14 @@ def _measure(estimator: Any, X: Any, y: Any) -> dict[str, float]:
     """Return diversity, improvement and accuracy of a fitted ensemble."""
     outputs = outputs_of(estimator, X)
     codes, probas = outputs.codes(y), outputs.member_probas
-    diversities = {name: diversity_of(name, codes, probas) for name in DIVERSITIES}
-    gains = {name: gain_of(name, codes, probas, outputs.proba) for name in GAINS}
-    return diversities | gains
+    return {
+        "disagreement_error_ratio": disagreement_error_ratio(codes, probas),
+        "disagreement": disagreement(probas),
+        "variance_diversity": variance_diversity(probas),
+        "kl_diversity": kl_diversity(probas),
+        "improvement": ensemble_improvement_rate(
+            codes, probas, ensemble_proba=outputs.proba
+        ),
+        "member_accuracy": float((probas.argmax(-1) == codes).mean()),
+        "ensemble_accuracy": float((outputs.proba.argmax(-1) == codes).mean()),
+    }

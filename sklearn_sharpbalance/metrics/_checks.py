@@ -1,9 +1,7 @@
 """Checks of the arrays that metrics take: shapes, probabilities and labels."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -207,30 +205,6 @@ def _columns_of(
     return codes
 
 
-_COLLECTED: ContextVar[dict[str, None] | None] = ContextVar("collected", default=None)
-
-
 def warn_undefined(message: str, depth: int = 1) -> None:
     """Warn at the caller of the metric, which is ``depth`` calls above this one."""
-    collected = _COLLECTED.get()
-    if collected is None:
-        warnings.warn(message, UndefinedMetricWarning, stacklevel=2 + depth)
-    else:
-        collected[message] = None
-
-
-@contextmanager
-def undefined_once() -> Iterator[None]:
-    """Give each warning of :func:`warn_undefined` once, at the caller of the function.
-
-    This decorates functions that compute many metrics. A filter of warnings would
-    change all threads.
-    """
-    token = _COLLECTED.set({})
-    try:
-        yield
-        collected = _COLLECTED.get() or {}
-    finally:
-        _COLLECTED.reset(token)
-    for message in collected:
-        warnings.warn(message, UndefinedMetricWarning, stacklevel=4)
+    warnings.warn(message, UndefinedMetricWarning, stacklevel=2 + depth)

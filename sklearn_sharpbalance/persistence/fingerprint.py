@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import ConcatDataset, Dataset, Subset
+from torch.utils.data import Dataset
 from torch.utils.hooks import RemovableHandle
 
 from sklearn_sharpbalance._validation import printable
@@ -274,13 +274,8 @@ def describe_samples(X) -> str:
     """
     if not isinstance(X, Dataset):
         return condense(describe(X))
-    if isinstance(X, Subset):
-        parts = [describe_samples(X.dataset), describe(np.asarray(X.indices))]
-    elif isinstance(X, ConcatDataset):
-        parts = [describe_samples(part) for part in X.datasets]
-    else:
-        parts = [describe(_compared(vars(X)))]
-    return condense(", ".join([f"{n_rows(X)} items of {code_name(type(X))}", *parts]))
+    attributes = describe(_compared(vars(X)))
+    return condense(f"{n_rows(X)} items of {code_name(type(X))}, {attributes}")
 
 
 def condense(text: str) -> str:

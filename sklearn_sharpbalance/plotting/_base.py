@@ -1,6 +1,6 @@
 """What the displays share: axes, colours, labels, legends and access to ensembles."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
@@ -114,16 +114,6 @@ def tidy(ax: Any, grid: str | None = None) -> None:
     if grid is not None:
         ax.grid(axis=grid, color=ink(ax), alpha=0.12, linewidth=0.8)
         ax.set_axisbelow(True)
-
-
-def named(values: Any, kind: str) -> dict[str, Any]:
-    """Return a single item, a sequence or a mapping as a mapping of names."""
-    if isinstance(values, Mapping | list | tuple) and not values:
-        raise InvalidInputError(f"There is no {kind.lower()} to plot, got {values!r}.")
-    if isinstance(values, Mapping):
-        return dict(values)
-    values = list(values) if isinstance(values, (list, tuple)) else [values]
-    return {f"{kind} {i + 1}": value for i, value in enumerate(values)}
 
 
 def check_names(

@@ -2,22 +2,10 @@
 
 import numpy as np
 
-from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._outputs import outputs_of
-from sklearn_sharpbalance.metrics._tradeoff import (
-    DIVERSITIES,
-    GAINS,
-    diversity_of,
-    gain_of,
-    mean_sharpness,
-    sharpness_label,
-)
 from sklearn_sharpbalance.plotting._base import (
     Display,
-    check_fitted,
     check_names,
-    named,
     place_labels,
     tidy,
 )
@@ -35,9 +23,10 @@ __all__ = ["TradeoffDisplay"]
 class TradeoffDisplay(Display):
     """Trade-off between the sharpness and the diversity of members.
 
-    Use :meth:`from_estimator` to make one, or pass measured values. An axis is at least
-    a fifth as long as its largest value, so that small differences, which may be
-    chance, look small.
+    The values are those of :func:`~sklearn_sharpbalance.evaluation.evaluate` with
+    ``sharpness=True``, or of :func:`~sklearn_sharpbalance.evaluation.tradeoff_curve`.
+    An axis is at least a fifth as long as its largest value, so that small
+    differences, which may be chance, look small.
 
     Parameters
     ----------
@@ -97,88 +86,6 @@ class TradeoffDisplay(Display):
         self.sharpness_name = sharpness_name
         self.diversity_name = diversity_name
         self.color_name = color_name
-
-    @classmethod
-    def from_estimator(
-        cls,
-        estimators,
-        X,
-        y,
-        *,
-        X_train=None,
-        y_train=None,
-        sharpness=None,
-        diversity="disagreement_error_ratio",
-        color="improvement",
-        groups=None,
-        random_state=None,
-        **kwargs,
-    ):
-        """Plot fitted ensembles.
-
-        Parameters
-        ----------
-        estimators : fitted ensemble, list of them, or dict of names to them
-            Each may be a pipeline or a search that ends in one. The names of a
-            dictionary become the labels of the points.
-        X, y : array-likes
-            Samples on which diversity, improvement and accuracy are measured; the
-            paper uses corrupted test data.
-        X_train, y_train : array-likes, default=None
-            Samples on which sharpness is measured; ``X`` and ``y`` if both are None.
-            The paper uses training data.
-        sharpness : callable, default=None
-            ``sharpness(estimator, X, y) -> float``, such as the other measures of
-            :mod:`sklearn_sharpbalance.metrics`; None is ``adaptive_sharpness``. Its
-            name is the label of the axis.
-        diversity : str, default="disagreement_error_ratio"
-            "disagreement_error_ratio", "disagreement", "variance_diversity" or
-            "kl_diversity".
-        color : str or None, default="improvement"
-            Values that colour the points: "improvement", "member_accuracy" or
-            "ensemble_accuracy".
-        groups : sequence of str, default=None
-            Group of each ensemble, such as its method.
-        random_state : int, Generator, RandomState or None, default=None
-            Controls the batches on which ``adaptive_sharpness`` is measured.
-        **kwargs
-            Passed to :meth:`plot`.
-        """
-        if (X_train is None) != (y_train is None):
-            given, missing = ("X", "y") if y_train is None else ("y", "X")
-            raise InvalidInputError(
-                f"{given}_train was passed without {missing}_train. Pass both, or "
-                "neither to measure sharpness on X and y."
-            )
-        check_choice("diversity", diversity, DIVERSITIES)
-        if color is not None:
-            check_choice("color", color, GAINS)
-        X_train, y_train = (X, y) if X_train is None else (X_train, y_train)
-        ensembles = named(estimators, "Ensemble")
-        for estimator in ensembles.values():
-            check_fitted(estimator, "member_predict_proba")
-        points = []
-        for estimator in ensembles.values():
-            outputs = outputs_of(estimator, X)
-            codes, probas = outputs.codes(y), outputs.member_probas
-            flat = mean_sharpness(estimator, X_train, y_train, sharpness, random_state)
-            spread = diversity_of(diversity, codes, probas)
-            gain = np.nan
-            if color is not None:
-                gain = gain_of(color, codes, probas, outputs.proba)
-            points.append((flat, spread, gain))
-        flatness, diversities, gains = np.array(points).T
-        display = cls(
-            flatness,
-            diversities,
-            color=None if color is None else gains,
-            labels=list(ensembles) if hasattr(estimators, "keys") else None,
-            groups=groups,
-            sharpness_name=sharpness_label(sharpness),
-            diversity_name=DIVERSITIES[diversity][0],
-            color_name=None if color is None else GAINS[color],
-        )
-        return display.plot(**kwargs)
 
     def plot(self, ax=None):
         """Draw the points, their labels and lines fitted to three or more of a group.

@@ -12,7 +12,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.base import clone
-from sklearn.datasets import load_digits, make_classification
+from sklearn.datasets import make_classification
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
@@ -22,7 +22,7 @@ from sklearn_sharpbalance.aggregation.nets import (
     mean_weights,
     recompute_batch_statistics,
 )
-from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, MeanLogitAggregation
+from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
@@ -150,15 +150,6 @@ def test_statistics_of_one_batch_equal_those_of_torch():
         torch.testing.assert_close(value, net.module_.state_dict()[key])
 
 
-@pytest.mark.parametrize("batch_size", [7, 64])
-def test_statistics_of_the_first_layer_do_not_depend_on_batches(batch_size):
-    nets, data = trained_from_one_start(1)
-    recompute_batch_statistics(nets[0], data, batch_size=batch_size)
-    first = nets[0].module_.module.first
-    torch.testing.assert_close(first.running_mean, torch.tensor(data.X.mean(0)))
-    torch.testing.assert_close(first.running_var, torch.tensor(data.X.var(0, ddof=1)))
-
-
 def shifted(x):
     """Change the moments of a batch, as padding of pictures does."""
     return 2 * x + 3 + 0.1 * torch.randn_like(x)
@@ -207,32 +198,6 @@ def test_recomputing_statistics_draws_nothing_and_skips_frozen_layers():
     assert net.module_.module.first.momentum == 0.1
 
 
-class WithExtraState(nn.Linear):
-    """Has an extra state that is not a tensor."""
-
-    def __init__(self, n_features, n_classes):
-        super().__init__(n_features, n_classes)
-
-    def get_extra_state(self):
-        return {"version": 3}
-
-    def set_extra_state(self, state):
-        assert state == {"version": 3}
-
-
-def test_extra_state_is_not_averaged():
-    params = {"aggregation": "uniform_soup", "warm_start": True}
-    clf, X, y = fit(estimator=WithExtraState, **params)
-    want = np.mean(
-        [net.module_.module.bias.tolist() for net in clf.estimators_], axis=0
-    )
-    (soup,) = clf.predictors_
-    np.testing.assert_allclose(soup.module_.module.bias.tolist(), want, rtol=1e-6)
-    before = clf.predict_proba(X)
-    clf.set_params(lr=1e-12).fit(X, y)
-    np.testing.assert_allclose(clf.predict_proba(X), before, atol=1e-5)
-
-
 class Drawn(nn.Module):
     """Random features in a non-persistent buffer, with complex weights."""
 
@@ -262,17 +227,6 @@ def test_soup_averages_non_persistent_buffers_and_complex_weights():
         torch.testing.assert_close(getattr(soup, name), want)
 
 
-def test_statistics_are_not_recomputed_from_one_sample():
-    X, y = table()
-    clf = DeepEnsembleClassifier(Normed, aggregation="uniform_soup", **FAST)
-    clf.partial_fit(X, y).partial_fit(X[:1], y[:1])
-    (soup,) = clf.predictors_
-    members = [net.module_.module.first.running_mean for net in clf.estimators_]
-    torch.testing.assert_close(
-        soup.module_.module.first.running_mean, sum(members) / len(members)
-    )
-
-
 def accuracy(states, net, data):
     """Return the validation accuracy of the mean of some states."""
     module = mean_weights([net]).module_
@@ -298,17 +252,6 @@ def test_greedy_soup_equals_a_loop(seed):
     soup, got = greedy_soup(clf.estimators_, data)
     assert got == chosen
     assert accuracy([soup.module_.state_dict()], soup, data) == best >= max(alone)
-
-
-def test_greedy_soup_excludes_members_that_do_not_help():
-    """The mean weights of members with different initial weights are poor."""
-    X, y = load_digits(return_X_y=True)
-    params = {"max_epochs": 8, "validation_fraction": 0.3, "random_state": 0}
-    clf = DeepEnsembleClassifier(aggregation="greedy_soup", **params).fit(X, y)
-    assert len(clf.aggregation_.chosen_) == 1
-    assert clf.score(X, y) > 0.95
-    poor = DeepEnsembleClassifier(aggregation="uniform_soup", **params).fit(X, y)
-    assert poor.score(X, y) < 0.95
 
 
 def test_best_member_is_the_one_with_the_best_validation_accuracy():
@@ -397,22 +340,6 @@ def test_decision_function_agrees_with_predict_for_every_rule(kind, rule, n_clas
         assert decision.shape == (len(X),)
         decision = np.stack([-decision, decision], axis=1)
     np.testing.assert_array_equal(clf.classes_[decision.argmax(1)], clf.predict(X))
-
-
-class NegatedMeanLogit(MeanLogitAggregation):
-    """A subclass that predicts the least likely class."""
-
-    def combine(self, member_logits):
-        return softmax(-member_logits.mean(axis=0), axis=-1)
-
-
-def test_decision_function_of_a_subclass_of_mean_logit():
-    clf, X, _ = fit(aggregation=NegatedMeanLogit())
-    plain, _, _ = fit()
-    np.testing.assert_allclose(
-        clf.decision_function(X), np.log(clf.predict_proba(X)), rtol=1e-6
-    )
-    assert (clf.decision_function(X).argmax(1) != plain.predict(X)).all()
 
 
 # Stages -----------------------------------------------------------------------------

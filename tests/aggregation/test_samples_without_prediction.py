@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
-from sklearn_sharpbalance.aggregation import rules as aggregation
-from sklearn_sharpbalance.aggregation.rules import TemperatureAggregation
 from sklearn_sharpbalance.data.labels import is_right
-from sklearn_sharpbalance.data.training_data import TrainingData
-from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UndefinedMetricWarning
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from tests.cases import rest_slow
 from tests.training.test_early_stopping import SMALL
 
@@ -50,17 +47,6 @@ def test_outlier_counts_as_wrong(rule, label):
     assert clf.validation_scores_.max() == pytest.approx(17 / 18)
 
 
-@pytest.mark.parametrize("weight", [None, 0.0])
-def test_epoch_is_chosen_by_the_likelihood_of_other_samples(weight):
-    X, y = table()
-    X, row = with_outlier(X, y, 1)
-    if weight is not None:
-        weight = np.where(np.arange(len(y)) == row, weight, 1.0)
-    clf = DeepEnsembleClassifier(**OPTIONS).fit(X, y, sample_weight=weight)
-    assert len(set(clf.validation_scores_)) == 1
-    assert len(clf.history_[0]) == 12  # the likelihood rises in every epoch
-
-
 @pytest.mark.parametrize(
     "kind", [DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
 )
@@ -80,17 +66,6 @@ def test_temperature_is_fitted_to_other_samples(kind):
     want = clf.fit(X, y, sample_weight=without).aggregation_.temperature_
     assert want != 1.0
     assert got == pytest.approx(want, rel=1e-4)
-
-
-def test_temperature_is_one_without_finite_logits(monkeypatch):
-    X, y = table()
-    data = TrainingData(X, y, valid=TrainingData(X, y))
-    nothing = np.full((2, len(y), 2), np.nan, dtype=np.float32)
-    monkeypatch.setattr(aggregation, "logits_on", lambda nets, valid: nothing)
-    rule = TemperatureAggregation()
-    with pytest.warns(UndefinedMetricWarning, match="set no temperature"):
-        rule.prepare([], data)
-    assert rule.temperature_ == 1.0
 
 
 def test_is_right_equals_values_by_hand():

@@ -6,7 +6,6 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.joint.diversified_cases import Noisy, diversified, table
 
 
@@ -64,23 +63,3 @@ def test_augmentation_is_applied_before_the_trunk(rule):
         validation_fraction=0.2,
     )
     assert clf.fit(X, y).predict_proba(X).shape == (60, 2)
-
-
-def test_features_are_recomputed_only_for_batch_norm_statistics():
-    X, y = table()
-    params = {"shared_trunk": Counting(), "train_transform": shifted, "max_epochs": 2}
-    for estimator, more in ((None, 0), (Noisy, 1)):
-        clf = soup(**params).set_params(estimator=estimator).fit(X, y)
-        # Once for the statistics of the input, once in every epoch.
-        assert clf.trunk_.module.seen == (3 + more) * len(X)
-
-
-@pytest.mark.parametrize("rule", ["greedy_soup", "mean_logits"])
-def test_invalid_rule_raises_before_the_trunk_runs(rule):
-    X, y = table()
-    trunk = nn.Sequential(nn.Identity())
-    calls = []
-    trunk.forward = calls.append
-    with pytest.raises(InvalidInputError, match=r"validation_fraction|Unknown aggreg"):
-        soup(shared_trunk=lambda: trunk, aggregation=rule).fit(X, y)
-    assert not calls

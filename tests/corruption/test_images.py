@@ -122,14 +122,6 @@ def test_a_kind_may_be_a_function():
     assert found == ["darken", "lift"]
 
 
-@pytest.mark.parametrize("make", [np.random.default_rng, np.random.RandomState])
-def test_generators_are_accepted_and_advance(make):
-    images, generator = make_images(2), make(0)
-    first = corrupt(images, "fog", 1, random_state=generator)
-    again = corrupt(images, "fog", 1, random_state=generator)
-    assert not np.array_equal(first, again)
-
-
 @each_kind
 def test_every_function_accepts_an_empty_array(name):
     for side in (32, 64, 100):
@@ -191,28 +183,3 @@ def test_a_bad_result_of_a_function_raises(result, message):
 
     with pytest.raises(InvalidInputError, match=message):
         corrupt(make_images(3), faulty, 1)
-
-
-def test_memory_mapped_images_give_a_plain_array(tmp_path):
-    np.save(tmp_path / "set.npy", make_images(2))
-    mapped = np.load(tmp_path / "set.npy", mmap_mode="r")
-    out = corrupt(mapped, "contrast", 1)
-    assert type(out) is np.ndarray
-    np.testing.assert_array_equal(out, corrupt(make_images(2), "contrast", 1))
-
-
-def test_large_images_are_corrupted_in_small_chunks(monkeypatch):
-    sizes = []
-
-    def count(images, severity, rng):
-        sizes.append(len(images))
-        return images
-
-    images = make_images(20, 16, 16)
-    monkeypatch.setattr(image_module, "CHUNK_VALUES", 1)
-    corrupt(images, count, 1)
-    monkeypatch.setattr(image_module, "MAX_VALUES", 3 * images[0].size)
-    corrupt(images, count, 1)
-    monkeypatch.setattr(image_module, "MAX_VALUES", 1)
-    corrupt(images[:2], count, 1)
-    assert sizes == [16, 4, *[3] * 6, 2, 1, 1]

@@ -69,15 +69,6 @@ def test_label_shift_gives_one_class_the_stated_share(table):
         assert all(label_of[row.tobytes()] == c for row, c in zip(new_X, new_y))
 
 
-def test_statistics_come_from_the_reference(table):
-    X, _ = table
-    reference = 3 * X
-    moved, _ = corrupt_table(
-        X[:1], None, "feature_shift", 5, reference=reference, random_state=0
-    )
-    np.testing.assert_allclose(np.abs(moved - X[:1])[0], 3 * X.std(axis=0))
-
-
 @pytest.mark.parametrize("has_reference", [False, True])
 def test_a_kind_may_be_a_function_that_changes_its_arguments(has_reference):
     def negate(X, y, severity, rng, reference):
@@ -125,17 +116,6 @@ def test_statistics_of_long_float32_tables_are_exact():
     filled, _ = corrupt_table(X, None, "missing_values", 5, random_state=0)
     values, counts = np.unique(filled[:, 0], return_counts=True)
     assert values[counts.argmax()] == np.float32(X[:, 0].mean(dtype=float))
-
-
-@pytest.mark.parametrize("name", TABULAR_CORRUPTIONS)
-def test_half_precision_does_not_overflow(name):
-    """The largest float16 is 65504, close to the largest value here."""
-    X = np.array([[-6e4, 6e4], [6e4, -6e4]] * 20, dtype=np.float16)
-    y = np.arange(40) % 2
-    got, _ = corrupt_table(X, y, name, 5, random_state=0)
-    want, _ = corrupt_table(X.astype(np.float32), y, name, 5, random_state=0)
-    np.testing.assert_array_equal(got, want)
-    assert not np.isinf(got).any()
 
 
 @pytest.mark.parametrize("result", [None, np.ones((2, 3)), (np.ones((2, 3)),)])

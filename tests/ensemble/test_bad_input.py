@@ -23,7 +23,7 @@ from sklearn_sharpbalance.exceptions import (
     DivergenceError,
     InvalidInputError,
 )
-from sklearn_sharpbalance.plotting import SearchDisplay, TradeoffDisplay
+from sklearn_sharpbalance.plotting import SearchDisplay
 from sklearn_sharpbalance.theory import sam_diversity
 from tests.cases import rest_slow
 
@@ -352,10 +352,6 @@ BAD_INPUT = {
         "one device, but got",
     ),
     "load_folder": (lambda: load("."), ". is a folder"),
-    "display_of_nothing": (
-        lambda: TradeoffDisplay.from_estimator([], X, Y),
-        "There is no ensemble to plot",
-    ),
     "display_of_one_parameter": (
         lambda: SearchDisplay.from_estimator(searched()),
         "is not the name of one parameter of the search",

@@ -63,14 +63,6 @@ def test_accuracy_on_images_equals_a_loop(images):
         assert row["ensemble"] == (bright[0] == (y == "bright")).mean()
 
 
-def test_accuracy_does_not_depend_on_the_layout_of_images(images):
-    X, y = images
-    options = {"corruptions": ["fog"], "severities": [3]}
-    first = corruption_accuracy(Bright(), X, y, **options)
-    last = corruption_accuracy(Bright(), X.transpose(0, 2, 3, 1), y, **options)
-    pd.testing.assert_frame_equal(first, last)
-
-
 def test_accuracy_on_tables_equals_a_loop():
     X, y = load_iris(return_X_y=True, as_frame=True)
     clf = LogisticRegression(max_iter=1000).fit(X, y)

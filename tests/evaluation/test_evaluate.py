@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.evaluation import evaluate
-from sklearn_sharpbalance.exceptions import InvalidInputError, UndefinedMetricWarning
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.evaluation.fake import Fake, Single, made_up
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -89,17 +89,6 @@ def test_interval_of_several_seeds_is_that_of_their_mean():
     assert row["high"] == pytest.approx(values[194])
 
 
-def test_undefined_metrics_warn_the_caller_once():
-    perfect = {f"perfect {i}": Fake([[[1.0, 0.0]] * 4] * 2) for i in range(3)}
-    with pytest.warns(UndefinedMetricWarning) as caught:
-        evaluate(perfect, X, np.zeros(4, dtype=int), n_bootstrap=0)
-    messages = [str(warning.message) for warning in caught]
-    assert len(messages) == len(set(messages)) >= 2
-    assert {warning.filename for warning in caught} == {__file__}
-    with pytest.warns(UndefinedMetricWarning, match="disagreement_error_ratio"):
-        metrics.disagreement_error_ratio([0], [[[1.0, 0.0]]] * 2)
-
-
 def test_report_depends_on_random_state_only(iris):
     clf, X, y = iris
     options = {
@@ -164,17 +153,6 @@ def test_sharpness_function_receives_the_ensemble_of_a_pipeline(iris):
     assert row["mean"] == pytest.approx(expected)
 
 
-def test_method_has_the_numbers_that_all_its_runs_have(iris):
-    _, X, y = iris
-    runs = [
-        DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(X, y),
-        LogisticRegression(max_iter=500).fit(X, y),
-    ]
-    report = evaluate({"both": runs}, X, y, n_bootstrap=10)
-    assert report.row("both", "accuracy")["n_runs"] == 2
-    assert "der" not in set(report.to_frame()["metric"])
-
-
 def test_single_classifier_has_no_rows_about_members(iris):
     clf, X, y = iris
     single = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, y)
@@ -194,16 +172,6 @@ def test_single_classifier_has_no_rows_about_members(iris):
             report.row("theirs", metric)
     score = report.to_frame(wide=True).loc["ood_auroc", "ensemble", "PDS"]
     assert score.notna().to_dict() == {"ours": True, "theirs": False}
-
-
-def test_methods_are_named_by_their_class():
-    a, b, c = Fake([A, B]), Fake([B, A]), Single(A)
-    assert evaluate(a, X, Y, n_bootstrap=0).methods == ("Fake",)
-    assert evaluate([a, b, c], X, Y, n_bootstrap=0).methods == (
-        "Fake 1",
-        "Fake 2",
-        "Single",
-    )
 
 
 @pytest.mark.parametrize(

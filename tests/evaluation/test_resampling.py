@@ -111,19 +111,3 @@ def test_weighted_auroc_equals_scikit_learns(seed, n_in, n_out):
     for k in range(3):
         drawn = known[drawn_rows(a[k])], foreign[drawn_rows(b[k])]
         assert found[k] == pytest.approx(metrics.ood_auroc(*drawn))
-
-
-def test_draws_do_not_depend_on_the_size_of_blocks(monkeypatch):
-    def drawn(*sets):
-        blocks = zip(*Draws(50, 1).blocks(*sets))
-        return [np.concatenate(block) for block in blocks]
-
-    known, foreign = (30, 2), (11, 2, 1)
-    whole, outside = drawn(known, foreign)
-    assert (whole.sum(1) == 30).all()
-    assert outside.shape == (50, 11)
-    monkeypatch.setattr("sklearn_sharpbalance.evaluation._resampling.BLOCK", 70)
-    for found, expected in zip(drawn(known, foreign), (whole, outside)):
-        np.testing.assert_array_equal(found, expected)
-    np.testing.assert_array_equal(drawn(known)[0], whole)
-    assert not np.array_equal(drawn((30, 3))[0], whole)

@@ -162,17 +162,6 @@ def test_arrays_tensors_datasets_and_dictionaries_agree(measure):
 
 
 @every
-def test_uint8_images_equal_floats(measure):
-    net = picture_net()
-    X = np.random.default_rng(0).integers(256, size=(6, 2, 4, 4), dtype=np.uint8)
-    y = np.arange(6) % 3
-    if measure is not metrics.mean_input_curvature:  # it divides uint8 by 255
-        floats = call(measure, net, X.astype(np.float32), y)
-        assert call(measure, net, X, y) == pytest.approx(floats, rel=1e-5)
-    assert np.isfinite(call(measure, net, X, y))
-
-
-@every
 def test_input_may_be_read_only_or_have_negative_strides(measure, recwarn):
     net, (X, y) = mlp(), samples(8)
     expected = call(measure, net, X[::-1].copy(), y[::-1].copy())
@@ -202,16 +191,6 @@ def test_means_of_scores_equal_the_scorers():
     )
 
 
-def test_an_ensemble_converts_channels_last_images():
-    """The member alone needs channels first."""
-    net, (X, y) = picture_net(), samples(6, (2, 4, 4), 3)
-    ensemble = ensemble_of([net], range(3))
-    ensemble.member_inputs = lambda X: np.moveaxis(X, -1, 1)
-    assert metrics.fisher_rao_norm(ensemble, np.moveaxis(X, 1, -1), y) == pytest.approx(
-        metrics.fisher_rao_norm(net, X, y)
-    )
-
-
 @pytest.mark.parametrize(
     ("X", "y", "message"),
     [
@@ -238,20 +217,6 @@ def test_invalid_nets_raise():
         if measure is not metrics.relative_flatness:
             with pytest.raises(InvalidInputError, match="has no trainable parameters"):
                 measure(frozen, X, y)
-
-
-def test_generators_continue_from_their_state():
-    net, (X, y) = mlp(), samples(40)
-    kwargs = {"n_batches": 2, "n_iter": 3}
-    for make in (np.random.default_rng, np.random.RandomState):
-        state = make(0)
-        first, second = (
-            metrics.adaptive_sharpness(net, X, y, random_state=state, **kwargs)
-            for _ in range(2)
-        )
-        assert first != second
-        again = metrics.adaptive_sharpness(net, X, y, random_state=make(0), **kwargs)
-        assert again == first
 
 
 # Each layer scaled by 8 and the next by 1/8: the same function.
@@ -320,18 +285,6 @@ def test_class_codes_without_an_output_raise(measure):
     message = f"class code {y.max() + 4}, but the net has only 4 outputs"
     with pytest.raises(InvalidInputError, match=message):
         call(measure, mlp(), dataset, None)
-
-
-def test_the_number_of_samples_does_not_overflow():
-    net, (X, y) = mlp(), samples(12)
-    many = np.int32(2**16)
-    every_sample = metrics.fisher_rao_norm(net, X, y)
-    assert metrics.fisher_rao_norm(net, X, y, n_samples=99) == pytest.approx(
-        every_sample
-    )
-    found = metrics.adaptive_sharpness(net, X, y, batch_size=many, n_batches=many)
-    whole = metrics.adaptive_sharpness(net, X, y, batch_size=12)
-    assert found == pytest.approx(whole, rel=1e-9)
 
 
 def bagging(X, y, **kwargs):

@@ -10,7 +10,7 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_validate
 from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer, StandardScaler
+from sklearn.preprocessing import FunctionTransformer
 from torch import nn
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, metrics
@@ -109,17 +109,6 @@ def test_scorers_of_flatness_are_the_negated_metrics():
         expected = metric(ensemble, X, classes[y], random_state=0)
         assert SCORERS[f"neg_{metric.__name__}"](ensemble, X, classes[y]) == -expected
     assert len(SCORERS) == len(PREDICTIONS) + len(MEASURES)
-
-
-def test_scores_of_pipelines_and_searches(data):
-    X, y = data
-    pipeline = make_pipeline(StandardScaler(), Ensemble()).fit(X, y)
-    nested = make_pipeline(make_pipeline(StandardScaler(), Ensemble())).fit(X, y)
-    search = GridSearchCV(pipeline, {"ensemble__C": [1.0]}, cv=2).fit(X, y)
-    for name in PREDICTIONS:
-        expected = SCORERS[name](pipeline[-1], pipeline[0].transform(X), y)
-        for model in (pipeline, nested, search):
-            assert SCORERS[name](model, X, y) == expected, name
 
 
 def test_scoring_in_a_search_and_in_cross_validation(data):

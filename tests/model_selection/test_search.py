@@ -7,7 +7,7 @@ from joblib import Memory
 from scipy.stats import uniform
 from sklearn.base import BaseEstimator, TransformerMixin, clone
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, RandomizedSearchCV
+from sklearn.model_selection import GridSearchCV, GroupKFold, RandomizedSearchCV
 from sklearn.pipeline import make_pipeline
 from skorch.callbacks import EpochScoring
 from skorch.helper import SliceDataset
@@ -89,13 +89,6 @@ def test_rates_of_an_optimizer_that_is_not_known_are_several_computations(traine
     assert [n for n, start in trained if start == 0] == [2 * 2, 2 * 2]
 
 
-def test_without_sam_all_radii_share_the_warmup(trained):
-    X, y = table()
-    search = EnsembleSearchCV(ensemble(warmup="sgd"), RADII, cv=2, refit=False)
-    search.fit(X, y)
-    assert sum(n for n, start in trained if start == 0) == 2 * 2  # folds, members
-
-
 def test_folds_with_different_numbers_of_batches(trained):
     X, y = table()
     folds = [(np.arange(48), np.arange(48, 70)), (np.arange(20, 70), np.arange(20))]
@@ -175,15 +168,6 @@ def test_sample_weights_and_groups():
     )
     assert_same_search(ours, theirs, fits)
     assert_same_ensembles(ours.best_estimator_, theirs.best_estimator_)
-
-
-def test_a_generator_of_folds():
-    X, y = table()
-    folds = ((train, test) for train, test in KFold(2).split(X))
-    search = EnsembleSearchCV(ensemble(**FEW), {"rho": [0.05, 0.5]}, cv=folds)
-    search.fit(X, y)
-    assert search.n_splits_ == 2
-    assert search.cv is folds
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -251,12 +251,6 @@ def test_a_missing_folder_is_refused(name, tmp_path, monkeypatch):
     assert str(error.value) == text
 
 
-@pytest.mark.parametrize("name", ["save", "export_torch"])
-def test_an_unfitted_ensemble_is_refused(name, tmp_path):
-    with pytest.raises(ValueError, match="is not fitted yet"):
-        getattr(SharpBalance(), name)(tmp_path / "model")
-
-
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
 @pytest.mark.parametrize("name", rest_slow(["export_torch", "export_onnx"]))
 def test_an_export_that_fails_leaves_the_old_file(name, failing, tmp_path, monkeypatch):

@@ -35,9 +35,7 @@ from sklearn_sharpbalance.persistence.allowed_names import (
     SPECIAL_TAGS,
     is_left_out,
     is_passed_again,
-    special_value,
 )
-from sklearn_sharpbalance.persistence.archive import write_archive
 from sklearn_sharpbalance.plotting import ReliabilityDisplay
 from tests.persistence.test_model_file import TRUNK, crafted
 from tests.training.killing import small_data
@@ -295,18 +293,6 @@ def test_save_leaves_out_what_load_refuses(tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-def test_processes_of_a_net_are_not_stored(tmp_path):
-    X, y = small_data()
-    given = net(iterator_train__num_workers=0, torch_load_kwargs={}, lr=0.03)
-    clf = DeepEnsembleClassifier(given, **FEW).fit(X, y)
-    clf.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert again.estimator.lr == 0.03
-    assert again.estimator.torch_load_kwargs is None
-    assert not hasattr(again.estimator, "iterator_train__num_workers")
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-
-
 EARLY = [("early", EarlyStopping(monitor="train_loss"))]
 OWN = net(kind=OwnNet, scale=2.5, iterator_train__num_workers=0)
 READ = {"estimator__module__weights_path": "old.pt"}
@@ -473,13 +459,6 @@ def test_inconsistent_parts_are_refused(case, model, tmp_path):
         load(crafted(model, tmp_path, LESS[case]))
 
 
-def test_load_restores_attributes_of_the_user(tmp_path):
-    clf = SharpBalance(**NARROW).fit(*small_data())
-    clf.note_ = {"by": "me"}
-    clf.save(tmp_path / "model")
-    assert load(tmp_path / "model").note_ == {"by": "me"}
-
-
 # Files that cannot be written ---------------------------------------------------------
 
 
@@ -519,14 +498,6 @@ def test_save_names_the_path_if_writing_fails(
     assert str(error.value) == f"{message}written to and has room."
     assert isinstance(error.value.__cause__, OSError)
     assert not list(tmp_path.iterdir())
-
-
-def test_write_archive_raises_the_error_of_the_system(tmp_path, monkeypatch):
-    """Checkpoints add a message of their own."""
-    monkeypatch.setattr(archive.os, "fsync", refuse(28))
-    with pytest.raises(OSError, match="No space left") as error:
-        write_archive(tmp_path / "x", "checkpoint", {}, special_value)
-    assert not isinstance(error.value, SharpBalanceError)
 
 
 # Packages that are missing ------------------------------------------------------------

@@ -17,8 +17,3 @@ def geometric_mean(probas):
     """Return the softmax of the mean logit."""
     product = np.exp(sum(np.log(p) for p in probas) / len(probas))
     return product / product.sum(1, keepdims=True)
-
-
-def spread(estimator, X, y):
-    """Return a cheap replacement of the sharpness."""
-    return estimator.member_predict_proba(X).std()

@@ -25,18 +25,14 @@ from sklearn_sharpbalance.plotting import (
     OODDisplay,
     ReliabilityDisplay,
     SubsetOverlapDisplay,
-    TradeoffDisplay,
     TrainingHistoryDisplay,
 )
 from tests.cases import rest_slow
-from tests.plotting.made_up import PROBAS, Y, spread
+from tests.plotting.made_up import PROBAS, Y
 
 SEARCH = GridSearchCV(SVC(), {"C": [1, 9], "gamma": [0.1, 1]}, cv=2).fit(PROBAS[0], Y)
 # Each constructor of each display, as a function of ensemble, data and plot options.
 BUILDERS = {
-    "TradeoffDisplay.from_estimator": lambda e, d, show: show(
-        {"one": e, "two": e}, d.X, d.y, sharpness=spread
-    ),
     "ReliabilityDisplay.from_estimator": lambda e, d, show: show(e, d.X, d.y),
     "ReliabilityDisplay.from_predictions": lambda e, d, show: show(
         Y, PROBAS[0], n_bins=5
@@ -154,7 +150,6 @@ def test_texts_do_not_overlap(shown):
 @pytest.mark.parametrize(
     ("display", "needs_y"),
     [
-        (TradeoffDisplay, True),
         (ReliabilityDisplay, True),
         (SubsetOverlapDisplay, False),
         (TrainingHistoryDisplay, False),

@@ -69,14 +69,3 @@ def test_thirty_members_have_different_lines():
 def test_single_epoch_has_a_marker():
     display = TrainingHistoryDisplay([[{"train_loss": 1.0}]]).plot()
     assert display.lines_[0][0].get_marker() == "o"
-
-
-def test_legend_is_white_on_a_dark_background():
-    epochs = [
-        {"train_loss": 2.0, "valid_loss": 3.0},
-        {"train_loss": 1, "valid_loss": 2},
-    ]
-    with plt.style.context("dark_background"):
-        display = TrainingHistoryDisplay([epochs]).plot()
-    *_, styles, dashed = display.ax_.get_legend().get_lines()
-    assert (styles.get_color(), dashed.get_color()) == ("white", "white")

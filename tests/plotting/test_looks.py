@@ -16,7 +16,6 @@ from sklearn_sharpbalance.plotting._base import PALETTE, colour
 from tests.cases import rest_slow
 
 LONG = "A very long name of a method, longer than names should be, with rho = 0.05"
-LINKED = "Another_very_long_name_without_any_spaces_that_goes_on_and_on_and_on"
 
 
 @pytest.fixture
@@ -80,23 +79,6 @@ def test_long_names_stay_in_the_figure_and_leave_room():
     assert inside(display.figure_, display.ax_.get_legend())
     width = display.ax_.get_window_extent().width
     assert width > 0.35 * display.figure_.bbox.width
-
-
-def test_legend_covers_no_point():
-    x, y = [0.1, 0.2, 0.3, 0.1, 0.25, 0.4], [0.5, 0.6, 0.7, 0.55, 0.6, 0.9]
-    groups = [LONG] * 3 + [LINKED] * 3
-    display = TradeoffDisplay(
-        x,
-        y,
-        groups=groups,
-        color=[0.1, 0.2, 0.3, 0.4, 0.5, -np.inf],  # -inf is listed in the legend
-        labels=["0.1", "0.2", "0.3"] * 2,
-        color_name="Improvement",
-    ).plot()
-    display.figure_.draw_without_rendering()
-    box = display.ax_.get_legend().get_window_extent()
-    points = display.ax_.transData.transform(np.column_stack([x, y]))
-    assert not any(box.contains(*point) for point in points)
 
 
 @pytest.mark.parametrize("width", rest_slow([3.6, 5.4]))

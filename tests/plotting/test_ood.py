@@ -10,7 +10,6 @@ from sklearn_sharpbalance.evaluation import ood_evaluation
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import predictive_diversity_score
 from sklearn_sharpbalance.plotting import OODDisplay
-from sklearn_sharpbalance.plotting._base import PALETTE
 
 rng = np.random.default_rng(0)
 IN, OUT = rng.normal(size=50), rng.normal(1, 1, size=30)
@@ -24,20 +23,6 @@ def test_curve_is_that_of_scikit_learn():
     assert display.auroc == pytest.approx(other.roc_auc)
     pairs = (OUT[:, None] > IN).mean()
     assert display.auroc == pytest.approx(pairs)
-
-
-def test_curves_on_one_axes_have_different_colours_and_names():
-    first = OODDisplay(IN, OUT, name="PDS").plot()
-    second = OODDisplay(IN, OUT + 1, name="BMA").plot(first.ax_)
-    assert first.line_.get_color() == PALETTE[0]
-    assert second.line_.get_color() == PALETTE[1]
-    assert first.line_.get_linestyle() != second.line_.get_linestyle()
-    assert second.diagonal_ is None  # there is one already
-    texts = [text.get_text() for text in first.ax_.get_legend().get_texts()]
-    assert texts == [
-        f"PDS (AUROC {first.auroc:.3f})",
-        f"BMA (AUROC {second.auroc:.3f})",
-    ]
 
 
 def test_histograms_are_fractions_in_the_same_bins():

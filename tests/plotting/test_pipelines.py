@@ -15,11 +15,10 @@ from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
     SubsetOverlapDisplay,
-    TradeoffDisplay,
     TrainingHistoryDisplay,
 )
 from sklearn_sharpbalance.plotting.overlap import subset_overlap
-from tests.plotting.made_up import SMALL, spread
+from tests.plotting.made_up import SMALL
 
 FEW = SMALL | {"n_estimators": 2, "aggregation": "majority"}
 
@@ -37,29 +36,13 @@ SHOWN = {
     "ood": lambda e, X, y: (
         OODDisplay.from_estimator(e, X[:120], X[120:], score="pds").scores_out
     ),
-    "tradeoff": lambda e, X, y: [
-        getattr(TradeoffDisplay.from_estimator(e, X, y, sharpness=spread), name)
-        for name in ("sharpness", "diversity", "color")
-    ],
-    "adaptive": lambda e, X, y: (
-        TradeoffDisplay.from_estimator(e, X, y, random_state=0).sharpness
-    ),
     "landscape": lambda e, X, y: (
         LossLandscapeDisplay.from_estimator(e, X, y, n_points=3, random_state=0).loss
     ),
 }
 
 
-SLOW = ("adaptive", "ood")
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ())
-        for kind in SHOWN
-    ],
-)
+@pytest.mark.parametrize("kind", SHOWN)
 def test_display_of_a_pipeline_equals_that_of_its_last_step(kind, fitted, digits):
     got = SHOWN[kind](fitted.pipe, digits.X, digits.y)
     want = SHOWN[kind](fitted.inner, fitted.X, digits.y)

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import linregress
 
-from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._tradeoff import DIVERSITIES
 from sklearn_sharpbalance.plotting import TradeoffDisplay, fit_tradeoff
 from tests.cases import rest_slow
-from tests.plotting.made_up import spread
 
 rng = np.random.default_rng(1)
 
@@ -28,43 +25,6 @@ def test_fitted_line_equals_scipys():
     assert fit_tradeoff([1.0, 1.0], [0.1, 0.2]) is None
 
 
-def show(ensemble, digits, **options):
-    return TradeoffDisplay.from_estimator(
-        [ensemble, ensemble], digits.X, digits.y, sharpness=spread, **options
-    )
-
-
-@pytest.mark.parametrize("name", DIVERSITIES)
-def test_vertical_axis_is_the_chosen_diversity(name, ensemble, digits):
-    probas = ensemble.member_predict_proba(digits.X)
-    labels = () if name != "disagreement_error_ratio" else (codes(ensemble, digits),)
-    expected = getattr(metrics, name)(*labels, probas)
-    display = show(ensemble, digits, diversity=name, color=None)
-    point = display.scatters_["all"].get_offsets()[0]
-    np.testing.assert_allclose(point, [probas.std(), expected])
-
-
-def codes(ensemble, digits):
-    return np.searchsorted(ensemble.classes_, digits.y)
-
-
-def test_colours_are_the_chosen_values(ensemble, digits):
-    probas, y = ensemble.member_predict_proba(digits.X), codes(ensemble, digits)
-    member, whole = np.mean(probas.argmax(2) == y), ensemble.score(digits.X, digits.y)
-    expected = {
-        "member_accuracy": member,
-        "ensemble_accuracy": whole,
-        "improvement": (whole - member) / (1 - member),
-    }
-    for color, value in expected.items():
-        display = show(ensemble, digits, color=color)
-        np.testing.assert_allclose(display.color, value)
-        np.testing.assert_allclose(display.scatters_["all"].get_array(), value)
-    for wrong in ({"color": "red"}, {"diversity": "beauty"}):
-        with pytest.raises(InvalidInputError, match=f"'{next(iter(wrong.values()))}'"):
-            show(ensemble, digits, **wrong)
-
-
 def test_groups_share_a_colour_scale_and_have_their_own_lines():
     x = np.arange(6.0)
     display = TradeoffDisplay(
@@ -75,37 +35,6 @@ def test_groups_share_a_colour_scale_and_have_their_own_lines():
     assert display.fits_["b"].slope == pytest.approx(3)
     texts = [t.get_text() for t in display.ax_.get_legend().get_texts()]
     assert texts == [r"a ($\beta$ = 1)", r"b ($\beta$ = 3)"]
-
-
-def test_sharpness_is_measured_on_training_data(ensemble, digits):
-    calls = []
-
-    def sharpness(estimator, X, y):
-        calls.append((estimator, len(X), y[0]))
-        return 2.0
-
-    display = TradeoffDisplay.from_estimator(
-        [ensemble],
-        digits.X,
-        digits.y,
-        X_train=digits.X[:7],
-        y_train=digits.y[:7],
-        sharpness=sharpness,
-    )
-    assert calls == [(ensemble, 7, digits.y[0])]
-    assert display.sharpness.tolist() == [2.0]
-    assert display.labels is None
-
-
-def test_default_sharpness_is_adaptive_sharpness(ensemble, digits):
-    display = TradeoffDisplay.from_estimator(
-        {"rho 0.1": ensemble}, digits.X[:20], digits.y[:20], random_state=0
-    )
-    expected = metrics.adaptive_sharpness(
-        ensemble, digits.X[:20], digits.y[:20], random_state=0
-    )
-    assert display.sharpness[0] == pytest.approx(expected)
-    assert [t.get_text() for t in display.texts_] == ["rho 0.1"]
 
 
 def test_labels_of_close_points_do_not_overlap():
@@ -163,14 +92,6 @@ def test_points_that_are_not_finite_are_left_out_and_listed():
     assert display.scatters_["all"].get_clim() == (1.0, 9.0)
     nothing = TradeoffDisplay([np.nan, 1.0], [1.0, np.nan], color=[1, 2]).plot()
     assert legend_texts(nothing) == ["off the axes: Ensemble 1, Ensemble 2"]
-
-
-@pytest.mark.parametrize(("given", "missing"), [("X", "y"), ("y", "X")])
-def test_training_samples_without_labels_raise(ensemble, digits, given, missing):
-    message = f"^{given}_train was passed without {missing}_train"
-    half = {f"{given}_train": getattr(digits, given)}
-    with pytest.raises(InvalidInputError, match=message):
-        TradeoffDisplay.from_estimator(ensemble, digits.X, digits.y, **half)
 
 
 @pytest.mark.parametrize(

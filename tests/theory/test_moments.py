@@ -21,16 +21,6 @@ def test_moments_of_one_column_or_row_equal_those_of_chi_squared(m):
     assert wishart_moment(m, n=1, d=5) == length / 5
 
 
-def test_low_moments_equal_closed_forms():
-    for n, d in [(3, 2), (10, 4), (4, 10)]:
-        r, e = Fraction(n, d), Fraction(1, d)
-        assert wishart_moment(0, n=n, d=d) == 1
-        assert wishart_moment(1, n=n, d=d) == r
-        assert wishart_moment(2, n=n, d=d) == r * (1 + r + e)
-        third = n**2 + d**2 + 3 * n * d + 3 * n + 3 * d + 4
-        assert wishart_moment(3, n=n, d=d) == r * Fraction(third, d**2)
-
-
 def test_printed_moments_equal_those_of_the_marchenko_pastur_density():
     r = 4.0
     low, high = (np.sqrt(r) - 1) ** 2, (np.sqrt(r) + 1) ** 2
@@ -42,16 +32,6 @@ def test_printed_moments_equal_those_of_the_marchenko_pastur_density():
     for m in range(1, 12):
         printed = wishart_moment(m, n=40, d=10, variant="printed")
         assert float(printed) == pytest.approx(np.sum(weight * x**m), rel=1e-9)
-
-
-def test_printed_moments_are_the_limit_of_the_exact_ones():
-    gaps = []
-    for size in (10, 100, 1000):
-        exact = wishart_moment(6, n=2 * size, d=size)
-        printed = wishart_moment(6, n=2 * size, d=size, variant="printed")
-        gaps.append(float(1 - printed / exact))
-    assert gaps[0] / gaps[1] == pytest.approx(10, rel=0.3)
-    assert gaps[1] / gaps[2] == pytest.approx(10, rel=0.05)
 
 
 def trace_moment(m, n, d):
@@ -111,11 +91,6 @@ def test_recursion_equals_the_sum_over_partitions(m):
             assert moment == trace_moment(m, n, d) / d ** (m + 1)
 
 
-@pytest.mark.parametrize(("m", "n", "d"), [(60, 3000, 150), (45, 7, 40), (50, 30, 30)])
-def test_high_moments_equal_the_sum_over_partitions(m, n, d):
-    assert wishart_moment(m, n=n, d=d) == trace_moment(m, n, d) / d ** (m + 1)
-
-
 def test_printed_moments_equal_the_sum_over_narayana_numbers():
     for m in (1, 2, 3, 7, 40):
         for n, d in ((30, 7), (5, 5), (2, 9)):
@@ -134,10 +109,3 @@ def test_bad_arguments_raise():
             wishart_moment(m, n=n, d=d)
     with pytest.raises(InvalidInputError, match=r"Unknown variant 'paper'"):
         wishart_moment(1, n=2, d=2, variant="paper")
-
-
-def test_numpy_integers_do_not_overflow():
-    sizes = {"n": np.int64(3000), "d": np.int64(150)}
-    for variant in ("derived", "printed"):
-        got = wishart_moment(np.int64(30), variant=variant, **sizes)
-        assert got == wishart_moment(30, n=3000, d=150, variant=variant)

@@ -108,12 +108,6 @@ def test_grid_is_measured_on_the_same_matrices():
     np.testing.assert_allclose(alone.diversity_error, expected)
 
 
-def test_global_generator_is_not_used():
-    state = np.random.get_state()[1].copy()  # noqa: NPY002
-    simulate(1, 0.1, 0.1, n=10, d=5, n_matrices=2, n_starts=2)
-    np.testing.assert_array_equal(state, np.random.get_state()[1])  # noqa: NPY002
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -59,14 +59,6 @@ def test_phi_equals_the_mean_over_matrices(i, j):
     assert abs(sample.mean() - value) < 4 * error
 
 
-@pytest.mark.parametrize("variant", ["derived", "printed"])
-def test_phi_without_steps_is_a_moment(variant):
-    for j in range(5):
-        moment = float(wishart_moment(j, **SIZES, variant=variant))
-        assert phi(9, j, eta=0.0, rho=0.7, **SIZES, variant=variant) == moment
-        assert phi(0, j, eta=0.3, rho=0.7, **SIZES, variant=variant) == moment
-
-
 def test_phi_is_exact_where_floats_cancel():
     """1 - eta x is small on the whole spectrum: terms of 1e12 sum to 1e-13."""
     i, eta, n, d = 40, 1 / 20, 3000, 150
@@ -80,10 +72,6 @@ def test_phi_is_exact_where_floats_cancel():
     x = np.linalg.eigvalsh(A.swapaxes(1, 2) @ A)
     assert value == pytest.approx(np.mean((1 - eta * x) ** i), rel=0.5)
     assert abs(naive - value) > 100 * value  # without exact sums
-
-
-def test_phi_beyond_the_range_of_floats_is_infinite():
-    assert phi(60, 0, eta=1e6, rho=1.0, n=10, d=2, variant="printed") == math.inf
 
 
 WILD = {"eta": 1e20, "rho": 1e20, "n": 30, "d": 10}
@@ -103,26 +91,6 @@ def test_theorems_beyond_the_range_of_floats_are_infinite(variant, scale):
     assert subset_sharpness_bound(12, radius=0.5, **parts) == math.inf
 
 
-def test_zero_times_an_infinite_moment_is_zero():
-    assert sam_diversity(6, sigma=0.0, **WILD) == 0.0
-    lower, upper = sam_sharpness_bounds(6, radius=0.5, theta_norm=0.0, **WILD)
-    calm = sam_sharpness_bounds(6, **WILD | {"eta": 0.0}, radius=0.5, theta_norm=0.0)
-    assert (lower, upper) == calm
-    assert sam_sharpness_bounds(6, radius=0.0, **WILD) == (0.0, 0.0)
-    assert subset_sharpness_bound(6, n_subsets=2, radius=0.0, **WILD) == 0.0
-    still = subset_diversity(6, n_subsets=2, sigma=0.0, theta_norm=0.0, **WILD)
-    assert still == 0.0
-
-
-@pytest.mark.parametrize("variant", ["derived", "printed"])
-def test_many_steps_are_affordable(variant):
-    """At k = 60 moments up to order 484 are needed, and B^k is nearly zero."""
-    common = {"eta": 0.01, "rho": 0.1, "n": 3000, "d": 150, "variant": variant}
-    _, upper = sam_sharpness_bounds(60, radius=0.5, **common)
-    flat = sam_sharpness_bounds(0, radius=0.5, **common | {"theta_norm": 1e-9})[1]
-    assert upper == pytest.approx(flat, rel=1e-6)
-
-
 def test_diversity_of_untrained_models_is_their_variance():
     assert sam_diversity(5, eta=0.0, rho=0.5, sigma=3.0, **SIZES) == 9.0
     assert subset_diversity(5, eta=0.0, rho=0.5, n_subsets=3, sigma=3.0, **SIZES) == 9.0
@@ -135,15 +103,6 @@ def test_theorem_2_with_one_subset_equals_theorem_1(variant):
     _, upper = sam_sharpness_bounds(3, radius=0.4, theta_norm=2.0, **common)
     bound = subset_sharpness_bound(3, n_subsets=1, radius=0.4, theta_norm=2.0, **common)
     assert bound == pytest.approx(upper, rel=1e-12)
-
-
-def test_subset_bound_of_untrained_models_is_that_of_the_whole():
-    """Without steps B is the identity, and the sum over parts is S A'A theta."""
-    common = {"eta": 0.0, "rho": 0.0, "radius": 0.4, **SIZES}
-    _, upper = sam_sharpness_bounds(4, **common)
-    for parts in (2, 5, 6):
-        bound = subset_sharpness_bound(4, n_subsets=parts, **common)
-        assert bound == pytest.approx(upper, rel=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -282,11 +241,3 @@ def test_a_teacher_of_length_zero_has_no_printed_bound():
         sam_sharpness_bounds(**arguments, variant="printed")
     lower, upper = sam_sharpness_bounds(**arguments)
     assert 0 < lower < upper
-
-
-def test_numpy_numbers_are_accepted():
-    want = sam_diversity(2, eta=0.25, rho=0.5, n=60, d=20)
-    got = sam_diversity(
-        np.int8(2), eta=np.float32(0.25), rho=np.float16(0.5), n=np.int8(60), d=20
-    )
-    assert got == want
