@@ -5,7 +5,6 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.engine.stacked.ensembles import (
     EnsembleSegment,
     groups_of_ensembles,
@@ -17,6 +16,7 @@ from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
+from sklearn_sharpbalance.training.display import FitDisplay, open_display
 from sklearn_sharpbalance.training.prepare import Prepared
 from sklearn_sharpbalance.training.trainer import stable_hash, train_members
 
@@ -53,18 +53,18 @@ def epochs_bar(text: str, total: int, *, show: bool) -> Iterator[Callable]:
     if not show:
         yield lambda n_epochs: None
         return
-    with needing("rich", "verbose=1"):
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TimeRemainingColumn,
-        )
-    columns = ("{task.description}", BarColumn(), MofNCompleteColumn(), "epochs")
-    with Progress(*columns, TimeRemainingColumn()) as bar:
-        task = bar.add_task(text, total=total)
-        yield partial(bar.advance, task)
-        bar.refresh()  # notebooks do not draw the final state on exit
+    with open_display(text) as screen:
+        shown = FitDisplay(screen, stops=[total], passes=[1])
+        trained = 0
+
+        def advance(n_epochs):
+            nonlocal trained
+            trained += n_epochs
+            shown.reached([0], trained)
+
+        shown.begin()
+        yield advance
+        shown.end(f"{trained} epochs")
 
 
 class FitLoop:

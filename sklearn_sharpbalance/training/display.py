@@ -115,15 +115,14 @@ def _terminal_bar():
 class FitDisplay:
     """Shows how many epochs the members of a fit have trained, and the time left.
 
-    The time is estimated from the batches since the first report. ``passes`` are those
-    of an epoch in each segment of the plan, so that epochs with SAM count more.
-    ``start`` is the first epoch, which is not zero if the fit resumes.
+    The time is estimated from the batches since the first report. ``stops`` are the
+    ends of the segments. ``passes`` are those of an epoch in each segment, so that
+    epochs with SAM count more. ``start`` is not zero if the fit resumes.
     """
 
-    def __init__(self, screen, plan, *, passes, n_members, start):
+    def __init__(self, screen, *, stops, passes, n_members=1, start=0):
         self.screen, self.n_members = screen, n_members
-        self.n_epochs = plan[-1].stop
-        self.edges = [0, *(segment.stop for segment in plan)]
+        self.edges = [0, *stops]
         self.work = np.append(0, np.cumsum(np.diff(self.edges) * passes))
         self.epochs = [float(start)] * n_members
         self.phase = ""
@@ -167,12 +166,10 @@ class FitDisplay:
         """Take the end of a segment, which jobs of joblib do not report."""
         self.reached(range(self.n_members), stop)
 
-    def end(self, n_epochs):
-        """Show the end of the fit."""
-        members = "1 member" if self.n_members == 1 else f"{self.n_members} members"
+    def end(self, text):
+        """Show what has been trained, and the seconds."""
         seconds = f"{time.monotonic() - self._began:.1f} s"
-        parts = [members, f"{n_epochs} epochs", *self._loss(), seconds]
-        self.screen.show(1.0, ", ".join(parts))
+        self.screen.show(1.0, ", ".join([text, *self._loss(), seconds]))
 
     def _learn_pace(self, now, epochs):
         """Estimate the time of the fit after ten batches, or after an epoch."""
@@ -180,17 +177,18 @@ class FitDisplay:
         if not enough:
             return
         self._knows_pace = True
-        seconds = now - self._began + self._seconds_left(now)
+        left = self._seconds_left(now)
         if not self.screen.keeps_text:
             self._show(now)
-        elif seconds >= SHORTEST_ESTIMATE:
-            self.screen.show(self._fraction(), f"about {duration(seconds)} in all")
+        elif left >= SHORTEST_ESTIMATE:
+            whole = duration(now - self._began + left)
+            self.screen.show(self._fraction(), f"about {whole} in all")
 
     def _show(self, now, doing=""):
         """Show epochs, what the fit does, loss and the time left."""
         self._due = now + self.screen.seconds
         done = f"{sum(self.epochs):.1f}".removesuffix(".0")
-        parts = [f"{done} of {self.n_members * self.n_epochs} epochs"]
+        parts = [f"{done} of {self.n_members * self.edges[-1]} epochs"]
         if doing or self.phase:
             parts.append(doing or self.phase)
         parts += self._loss()

@@ -78,7 +78,9 @@ class FitProgress:
                 self._display.begin()
             yield self
             if self._display is not None:
-                self._display.end(self.last_epoch)
+                # Jobs and caches do not report epochs.
+                n_epochs = self.last_epoch or self.segments[-1].stop
+                self._display.end(f"{_members(self.prepared)}, {n_epochs} epochs")
         if self._root is not None:
             self._root.call_on_fit_task_end(estimator=self.estimator)
 
@@ -86,7 +88,7 @@ class FitProgress:
         plan, trainer = self.prepared.plan, self.prepared.trainer
         return FitDisplay(
             screen,
-            plan,
+            stops=[segment.stop for segment in plan],
             passes=[trainer.passes(segment) for segment in plan],
             n_members=self.n_members,
             start=self.segments[0].start,
@@ -175,13 +177,12 @@ def announce(estimator, prepared) -> None:
     """Print what a fit with ``verbose=1`` will train, before it trains."""
     if not _shows_progress(prepared):
         return
-    trainer, n_members = prepared.trainer, len(prepared.seeds.members)
-    fmt, n_samples = prepared.input_format, len(trainer.data)
+    trainer, fmt = prepared.trainer, prepared.input_format
     parts = [
         ", ".join(dict.fromkeys(map(_network_name, own_nets(trainer.net)))),
-        "1 member" if n_members == 1 else f"{n_members} members",
+        _members(prepared),
         f"{trainer.training.n_epochs} epochs",
-        f"{n_samples:,} {'images' if fmt.kind == 'images' else 'samples'}",
+        f"{len(trainer.data):,} {'images' if fmt.kind == 'images' else 'samples'}",
         f"device {', '.join(resolve_devices(prepared.params['device']))}",
         f"engine {prepared.engine.name}",
     ]
@@ -189,8 +190,19 @@ def announce(estimator, prepared) -> None:
 
 
 def _shows_progress(prepared) -> bool:
-    """Whether a fit shows its progress: not in worker processes."""
-    return prepared.params["verbose"] == 1 and parent_process() is None
+    """Whether a fit shows its progress: not in worker processes.
+
+    A search trains the stacked members of its fits before, below one bar.
+    """
+    in_search = hasattr(prepared.trainer.memory, "cached")
+    trained_before = in_search and prepared.engine.name == "stacked"
+    is_shown = prepared.params["verbose"] == 1 and not trained_before
+    return is_shown and parent_process() is None
+
+
+def _members(prepared) -> str:
+    n_members = len(prepared.seeds.members)
+    return "1 member" if n_members == 1 else f"{n_members} members"
 
 
 def _network_name(net) -> str:

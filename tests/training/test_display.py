@@ -1,7 +1,6 @@
 """What a fit shows with verbose=1, from before its first batch to its end."""
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 from rich.errors import LiveError
@@ -59,8 +58,6 @@ def test_the_first_line_comes_before_any_member(clf, data, line, capsys, monkeyp
 
 # A fit of two members, 20 batches per epoch, a second per batch ----------------------
 
-PLAN = [SimpleNamespace(stop=2), SimpleNamespace(stop=4)]
-
 
 class Screen:
     """Keeps what is shown, with the time."""
@@ -96,25 +93,25 @@ def train(shown, clock, seconds=(1, 1, 2, 2)):
                 clock.now += per_batch
                 shown.reached([member], epoch + (batch + 1) / 20)
             shown.losses[member] = 0.5
-    shown.end(4)
+    shown.end("2 members")
 
 
 def test_lines_come_after_ten_batches_and_every_15_seconds(clock):
     screen = Screen(clock, Lines.seconds, keeps_text=True)
-    train(FitDisplay(screen, PLAN, passes=[1, 2], n_members=2, start=0), clock)
+    train(FitDisplay(screen, stops=[2, 4], passes=[1, 2], n_members=2), clock)
     first, second, *_, last = screen.shown
     # An epoch of the second segment is known to take twice the time.
     assert first == (11, 0.046, "about 4 min in all")
     assert second == (15, 0.062, "0.8 of 8 epochs, about 3 min 40 s left")
     times = [time for time, _, _ in screen.shown[1:-1]]
     assert all(15 <= after - before <= 16 for before, after in pairwise(times))
-    assert last == (240, 1.0, "2 members, 4 epochs, loss 0.5000, 240.0 s")
+    assert last == (240, 1.0, "2 members, loss 0.5000, 240.0 s")
     assert len(screen.shown) == 1 + 15 + 1
 
 
 def test_a_bar_moves_within_an_epoch(clock):
     screen = Screen(clock, 0.2, keeps_text=False)
-    train(FitDisplay(screen, PLAN, passes=[1, 2], n_members=2, start=0), clock)
+    train(FitDisplay(screen, stops=[2, 4], passes=[1, 2], n_members=2), clock)
     (_, start, empty), *moving, end = screen.shown
     assert (start, empty) == (0.0, "0 of 8 epochs")
     fractions = [fraction for _, fraction, _ in moving]
@@ -127,7 +124,7 @@ def test_a_bar_moves_within_an_epoch(clock):
 
 def test_the_time_of_a_selection_is_not_that_of_batches(clock):
     screen = Screen(clock, 0.2, keeps_text=False)
-    shown = FitDisplay(screen, PLAN, passes=[1, 1], n_members=2, start=0)
+    shown = FitDisplay(screen, stops=[2, 4], passes=[1, 1], n_members=2)
     left = []
     for epoch in range(3):
         with shown.selecting():
@@ -142,7 +139,7 @@ def test_the_time_of_a_selection_is_not_that_of_batches(clock):
 
 def test_an_engine_that_reports_epochs_is_timed_by_them(clock):
     screen = Screen(clock, Lines.seconds, keeps_text=True)
-    shown = FitDisplay(screen, PLAN, passes=[1, 1], n_members=2, start=0)
+    shown = FitDisplay(screen, stops=[2, 4], passes=[1, 1], n_members=2)
     for epoch in range(4):
         clock.now += 100 if epoch == 0 else 10  # the first one includes the set-up
         shown.reached([0, 1], epoch + 1)
@@ -155,7 +152,7 @@ def test_an_engine_that_reports_epochs_is_timed_by_them(clock):
 
 def test_a_short_fit_is_not_estimated(clock):
     screen = Screen(clock, Lines.seconds, keeps_text=True)
-    shown = FitDisplay(screen, PLAN, passes=[1, 1], n_members=2, start=0)
+    shown = FitDisplay(screen, stops=[2, 4], passes=[1, 1], n_members=2)
     train(shown, clock, seconds=[0.01] * 4)
     assert len(screen.shown) == 1
 
