@@ -1,6 +1,5 @@
 """Parameters: nested ones such as ``sharpness__chunk_size``, and their checks."""
 
-import re
 from os import PathLike
 from typing import Any
 
@@ -15,8 +14,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.net import check_names, with_objects
 
 __all__ = ["NestedParamsMixin", "check_params"]
-
-FIELD = re.compile(r"\{[A-Za-z_]*\}")  # to be filled in, in the name of a folder
 
 
 class NestedParamsMixin(BaseEstimator):
@@ -139,19 +136,10 @@ def _check_optimizer(name, optimizer):
     is_object = isinstance(optimizer, torch.optim.Optimizer)
     if optimizer is None or (callable(optimizer) and not is_object):
         return
-    known = {
-        each.lower(): each
-        for each, kind in vars(torch.optim).items()
-        if isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)
-    }
-    wanted, shown = str(optimizer), repr(optimizer)
-    if is_object:
-        wanted = type(optimizer).__name__
-        shown = f"an object of {wanted}"
-    found = known.get(wanted.lower(), "SGD")
+    shown = f"an object of {type(optimizer).__name__}" if is_object else repr(optimizer)
     raise InvalidInputError(
-        f"{name} must be a class of torch.optim or None, got {shown}. Pass "
-        f"{name}=torch.optim.{found}, and its arguments as estimator__optimizer__..."
+        f"{name} must be a class of torch.optim or None, got {shown}. Pass for example "
+        f"{name}=torch.optim.AdamW, and its arguments as estimator__optimizer__..."
     )
 
 
@@ -174,10 +162,4 @@ def _check_folder(name, folder):
         raise InvalidInputError(
             f"{name}={folder!r} is not the name of a folder. Pass a folder, '.' for "
             "the current one, or None to write nothing."
-        )
-    found = FIELD.search(str(folder).replace("{fit}", ""))
-    if name == "checkpoint_dir" and found:
-        raise InvalidInputError(
-            f"{name}={folder!r} has {found[0]}, but only {{fit}} is replaced, by a "
-            "digest of data and parameters. Use {fit}, or remove the braces."
         )

@@ -4,7 +4,7 @@ A list is one vector or, if ``stacked``, one vector per member: every tensor the
 leading axis of ``M`` members. Only :func:`all_finite` waits for the device.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -30,7 +30,6 @@ __all__ = [
     "restore",
     "scaled",
     "widened",
-    "with_stacked_apart",
 ]
 
 HALF = (torch.float16, torch.bfloat16)
@@ -112,14 +111,6 @@ def both_passes(
         ]
         pairs.append((bucket, moved))
     return pairs
-
-
-def with_stacked_apart(pairs: Sequence[tuple]) -> Iterator[tuple[bool, list[tuple]]]:
-    """Yield ``stacked`` and its pairs (bucket, ...): norms are over one of the two."""
-    for stacked in (False, True):
-        chosen = [pair for pair in pairs if pair[0].stacked is stacked]
-        if chosen:
-            yield stacked, chosen
 
 
 def restore(buckets: Sequence[Bucket]) -> None:

@@ -216,6 +216,8 @@ def _member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
             raise InvalidInputError(
                 f"stacked must be a bool; got {group['stacked']!r}."
             )
+    if len({group["stacked"] for group in groups}) > 1:
+        raise InvalidInputError("stacked must be the same in all parameter groups.")
     params = [p for group in groups if group["stacked"] for p in group["params"]]
     if not params:
         return None
@@ -224,7 +226,7 @@ def _member_count(groups: Iterable[Mapping[str, Any]]) -> int | None:
         shapes = ", ".join(sorted({str(tuple(p.shape)) for p in params}))
         raise InvalidInputError(
             "Parameters of stacked groups need a leading member axis of a common size; "
-            f"got shapes {shapes}. Put the others into a group that is not stacked."
+            f"got shapes {shapes}."
         )
     return sizes.pop()
 

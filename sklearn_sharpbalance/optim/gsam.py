@@ -1,16 +1,13 @@
 """Surrogate-gap guided sharpness-aware minimization."""
 
 import torch
-from torch import Tensor
 from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import NON_NEGATIVE
 from sklearn_sharpbalance.optim._buckets import (
-    Bucket,
     both_passes,
     joint_dot,
     scaled,
-    with_stacked_apart,
 )
 from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
@@ -84,18 +81,15 @@ class GSAM(SharpnessAwareOptimizer):
     @torch.no_grad()
     def _combine(self, buckets):
         pairs = both_passes(self.param_groups, buckets)
-        for stacked, chosen in with_stacked_apart(pairs):
-            self._subtract_orthogonal(chosen, stacked)
-
-    def _subtract_orthogonal(
-        self, chosen: list[tuple[Bucket, list[Tensor]]], stacked: bool
-    ) -> None:
-        clean = [bucket.grads for bucket, _ in chosen]
-        moved = [grads for _, grads in chosen]
-        square = joint_dot(moved, moved, stacked)
+        if not pairs:
+            return
+        clean = [bucket.grads for bucket, _ in pairs]
+        moved = [grads for _, grads in pairs]
+        square = joint_dot(moved, moved, self._stacked)
         # For g = g_p the quotient is exactly 1, which gives the base optimizer's step.
-        along = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
-        for bucket, g_p in chosen:
+        along = joint_dot(clean, moved, self._stacked)
+        along = along / torch.where(square > 0, square, 1)
+        for bucket, g_p in pairs:
             orthogonal = foreach_sub(bucket.grads, scaled(g_p, along))
             foreach_mul_(orthogonal, self._option(bucket.group, "alpha"))
             foreach_sub_(bucket.own_grads(), orthogonal)

@@ -18,7 +18,6 @@ from sklearn_sharpbalance.optim._buckets import (
     joint_norm,
     scaled,
     widened,
-    with_stacked_apart,
 )
 from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
@@ -166,13 +165,13 @@ class LookSAM(SharpnessAwareOptimizer):
         Call it in place of :meth:`perturbed` if ``perturbs`` is False, with the
         gradient at the unperturbed weights in ``.grad``.
         """
-        buckets = [(bucket,) for bucket in gather(self.param_groups)]
-        for stacked, chosen in with_stacked_apart(buckets):
-            norm = joint_norm([bucket.grads for (bucket,) in chosen], stacked)
-            for (bucket,) in chosen:
-                length = norm * self._option(bucket.group, "alpha")  # () or (M,)
-                added = scaled(widened(self._directions(bucket)), length)
-                foreach_add_(bucket.own_grads(), added)
+        buckets = gather(self.param_groups)
+        if buckets:
+            norm = joint_norm([bucket.grads for bucket in buckets], self._stacked)
+        for bucket in buckets:
+            length = norm * self._option(bucket.group, "alpha")  # () or (M,)
+            added = scaled(widened(self._directions(bucket)), length)
+            foreach_add_(bucket.own_grads(), added)
         self.advance()
 
     def _check_groups(self, groups, first=0):
@@ -196,16 +195,15 @@ class LookSAM(SharpnessAwareOptimizer):
     @torch.no_grad()
     def _combine(self, buckets):
         pairs = both_passes(self.param_groups, buckets)
-        for stacked, chosen in with_stacked_apart(pairs):
-            self._keep_orthogonal(chosen, stacked)
+        if pairs:
+            self._keep_orthogonal(pairs)
         self.advance()
 
-    def _keep_orthogonal(
-        self, chosen: list[tuple[Bucket, list[Tensor]]], stacked: bool
-    ) -> None:
+    def _keep_orthogonal(self, pairs: list[tuple[Bucket, list[Tensor]]]) -> None:
         """Keep the unit vector along the part of ``g_s`` that is orthogonal to g."""
-        clean = [bucket.grads for bucket, _ in chosen]
-        moved = [grads for _, grads in chosen]
+        stacked = self._stacked
+        clean = [bucket.grads for bucket, _ in pairs]
+        moved = [grads for _, grads in pairs]
         square = joint_dot(clean, clean, stacked)  # () or (M,)
         along = joint_dot(clean, moved, stacked) / torch.where(square > 0, square, 1)
         orthogonal = [
@@ -216,6 +214,6 @@ class LookSAM(SharpnessAwareOptimizer):
         is_large = norm > rounding
         factor = torch.where(is_large, 1 / torch.where(is_large, norm, 1), 0)
         is_known = (square > 0) & torch.isfinite(square) & torch.isfinite(norm)
-        for (bucket, _), g_v in zip(chosen, orthogonal):
+        for (bucket, _), g_v in zip(pairs, orthogonal):
             old = self._directions(bucket)
             foreach_copy_(old, choose(is_known, scaled(g_v, factor), old, stacked))

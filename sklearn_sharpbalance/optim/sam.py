@@ -17,7 +17,6 @@ from sklearn_sharpbalance.optim._buckets import (
     joint_norm,
     restore,
     scaled,
-    with_stacked_apart,
 )
 from sklearn_sharpbalance.optim._wrapper import WrappingOptimizer
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
@@ -70,9 +69,9 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     ``sam_alpha`` in the parameter groups, and the base optimizer's can be set by
     ``functools.partial(torch.optim.Adadelta, rho=0.9)``.
 
-    With ``stacked=True`` each parameter of a group has a leading axis of ``M``
-    members. Norms are then computed per member, ``rho`` may have one value per member,
-    and the result is the same as with ``M`` separate optimizers.
+    With ``stacked=True`` each parameter has a leading axis of ``M`` members. Norms are
+    then computed per member, ``rho`` may have one value per member, and the result is
+    the same as with ``M`` separate optimizers.
 
     A ``base_optimizer`` with ``maximize=True`` reverses the perturbation.
     """
@@ -298,13 +297,19 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
     def _ascend(self, buckets: list[Bucket], grad_scale: float | Tensor | None) -> None:
         """Move the weights of all buckets by ``rho * direction / norm``."""
         moves = [(bucket, *self._direction(bucket, grad_scale)) for bucket in buckets]
-        for stacked, chosen in with_stacked_apart(moves):
-            norm = joint_norm([divisor for _, _, divisor in chosen], stacked)
-            for bucket, direction, _ in chosen:
-                bucket.norm = norm
-                bucket.keep_weights()
-                epsilon = scaled(direction, self._radius(bucket, norm) / (norm + TINY))
-                foreach_add_(bucket.params, epsilon)
+        if not moves:
+            return
+        norm = joint_norm([divisor for _, _, divisor in moves], self._stacked)
+        for bucket, direction, _ in moves:
+            bucket.norm = norm
+            bucket.keep_weights()
+            epsilon = scaled(direction, self._radius(bucket, norm) / (norm + TINY))
+            foreach_add_(bucket.params, epsilon)
+
+    @property
+    def _stacked(self) -> bool:
+        """Whether parameters have a leading axis of members, in all groups."""
+        return self.param_groups[0]["stacked"]
 
     def _radius(self, bucket: Bucket, norm: Tensor) -> float | Tensor:
         rho = self._option(bucket.group, "rho")

@@ -182,7 +182,6 @@ BAD_SETTINGS = [
     ("estimator__module__width", 3),
     ("sharpness__chunk", 3),
     ("early_stopping", True),
-    ("checkpoint_dir", "x/{foo}"),
     ("estimator__criterion", nn.MSELoss),
     ("estimator__criterion", nn.CTCLoss),
     ("validation_fraction", 1.0),

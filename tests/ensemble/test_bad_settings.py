@@ -89,7 +89,7 @@ REFUSED = {
     "aggregation shape": ({"aggregation": lambda x: x}, "(2, 5, 3)"),
     "aggregation logits": ({"aggregation": lambda x: x.mean(0)}, "probabilities"),
     "optimizer object": ({"optimizer": OPTIMIZER}, "torch.optim.AdamW"),
-    "optimizer name": ({"estimator__optimizer": "adam"}, "torch.optim.Adam"),
+    "optimizer name": ({"estimator__optimizer": "adam"}, "got 'adam'"),
     "schedule negative": ({"lr_schedule": lambda p: -1}, "-1"),
     "schedule nan": ({"lr_schedule": lambda p: np.nan}, "nan"),
     "schedule late": ({"lr_schedule": lambda p: 1 - 1.4 * p}, "0.75"),
