@@ -27,7 +27,10 @@ def test_rho_and_flat_ratio():
 GRIDS = {
     "lr": {"lr": [0.05, 0.2], "rho": [0.05, 0.5]},
     "weight_decay": {"estimator__optimizer__weight_decay": [0.0, 0.1]},
-    "momentum": {"estimator__optimizer__momentum": [0.0, 0.9]},
+    "momentum": {
+        "estimator__optimizer__momentum": [0.0, 0.9],
+        "optimizer": [torch.optim.SGD],
+    },
     "optimizer": {"optimizer": [None, torch.optim.AdamW], "lr": [0.01]},
     "seeds": {"random_state": [0, 1, 7]},
     "selection": {"selection": ["flattest", "random", "sharpest"]},
