@@ -108,7 +108,6 @@ MENDED = {
     "checkerboard": {
         DEFAULT: balanced(),
         "weight decay 1": balanced(**{DECAY: 1.0}),
-        "weight decay 1, SAM, two passes": balanced(sam="sam", **{DECAY: 1.0}),
     },
     "large": {DEFAULT: balanced()},
 }
