@@ -33,6 +33,7 @@ from sklearn_sharpbalance.evaluation.evaluate import (
 from sklearn_sharpbalance.evaluation.robustness import as_ood_sets, check_arrays
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import last_step
+from sklearn_sharpbalance.training.display import Steps
 
 __all__ = ["compare"]
 
@@ -87,7 +88,7 @@ def compare(
         Controls the folds, the seeds (if their number is given), and what
         :func:`evaluate` draws.
     verbose : int, default=0
-        1 prints a line for each training.
+        1 prints a line before each training, with the time left.
 
     Returns
     -------
@@ -138,14 +139,14 @@ def compare(
         train, _ = folds[0]
         named = _match(named, reference, take(X, train), y[train])
     results: dict[str, list] = {name: [] for name in named}
+    steps = Steps(len(folds) * len(named) * len(seeds), show=verbose)
     for fold, (train, test) in enumerate(folds):
         X_train, y_train = take(X, train), y[train]
         fitted = []
         for name, method in named.items():
             fold_params = _fit_params_of_fold(fit_params.get(name, {}), train)
             for seed in seeds:
-                if verbose:
-                    print(f"fold {fold + 1}: {name}, random_state={seed}")
+                steps.begin(f"fold {fold + 1}: {name}, random_state={seed}")
                 estimator = clone_with_seed(method, seed)
                 estimator.fit(X_train, y_train, **fold_params)
                 fitted.append((name, estimator))

@@ -28,6 +28,7 @@ from sklearn_sharpbalance.metrics import (
     variance_diversity,
 )
 from sklearn_sharpbalance.metrics._outputs import outputs_of
+from sklearn_sharpbalance.training.display import Steps
 
 __all__ = ["tradeoff_curve"]
 
@@ -72,7 +73,7 @@ def tradeoff_curve(
     random_state : int, Generator, RandomState or None, default=0
         Controls seeds, the test samples, and the batches for sharpness.
     verbose : int, default=0
-        1 prints a line for each training.
+        1 prints a line before each training, with the time left.
 
     Returns
     -------
@@ -99,13 +100,13 @@ def tradeoff_curve(
     rho_name = _name_of_rho(estimator)
     grid = _as_grid(rho, other or {}, rho_name)
     measure = _sharpness_measure(sharpness, seed)
-    rows = []
     # rho changes fastest, apart from the seed.
-    for *values, run_seed in product(*reversed(grid.values()), as_seeds(seeds, seed)):
+    runs = list(product(*reversed(grid.values()), as_seeds(seeds, seed)))
+    rows, steps = [], Steps(len(runs), show=verbose)
+    for *values, run_seed in runs:
         setting = dict(zip(grid, reversed(values)))
-        if verbose:
-            described = ", ".join(f"{name}={v!r}" for name, v in setting.items())
-            print(described, f"seed={run_seed}")
+        described = ", ".join(f"{name}={v!r}" for name, v in setting.items())
+        steps.begin(f"{described}, seed={run_seed}")
         params = {rho_name if k == "rho" else k: v for k, v in setting.items()}
         fitted = clone_with_seed(clone(estimator).set_params(**params), run_seed)
         fitted.fit(X, y)

@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-__all__ = ["FitDisplay", "Lines", "duration", "open_display"]
+__all__ = ["FitDisplay", "Lines", "Steps", "duration", "open_display"]
 
 BATCHES_TO_ESTIMATE = 10
 SHORTEST_ESTIMATE = 3.0  # seconds
@@ -210,6 +210,26 @@ class FitDisplay:
         began, _, before = self._first
         done = self._fraction()
         return (now - self._selecting - began) * (1 - done) / (done - before)
+
+
+class Steps:
+    """Prints a line before each of several steps, with the time left for them."""
+
+    def __init__(self, n_steps, *, show):
+        self.n_steps, self.show = n_steps, show
+        self._n_done = 0
+        self._began = time.monotonic()
+
+    def begin(self, text):
+        """Print the number and the text of the next step."""
+        line = f"{self._n_done + 1} of {self.n_steps}: {text}"
+        if self._n_done:
+            seconds = (time.monotonic() - self._began) / self._n_done
+            left = seconds * (self.n_steps - self._n_done)
+            line += f", about {duration(left)} left"
+        self._n_done += 1
+        if self.show:
+            print(line, flush=True)
 
 
 def duration(seconds: float) -> str:

@@ -109,7 +109,10 @@ def test_frames_pipelines_and_fit_params(data, capsys):
         n_bootstrap=0,
         verbose=1,
     )
-    assert "fold 1: A2D, random_state=" in capsys.readouterr().out
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith("1 of 2: fold 1: deep, random_state=")
+    assert second.startswith("2 of 2: fold 1: A2D, random_state=")
+    assert second.endswith(" left")
     # 12 passes: three members at 1 + 2/3 an epoch take 5 with two epochs, 10 or 15.
     assert report.row("A2D", "epochs")["mean"] == 2
     assert report.row("deep", "corrupted_accuracy", "members", "severity 5")
