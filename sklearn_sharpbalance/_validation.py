@@ -7,7 +7,6 @@ a name, an object or a function into a scorer, a selector or another pluggable o
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
 from numbers import Integral, Real
 from typing import Any
 
@@ -17,7 +16,7 @@ from sklearn.utils import check_random_state as sklearn_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight
 
-from sklearn_sharpbalance.exceptions import InvalidInputError, MissingPackageError
+from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
     "BETWEEN_0_AND_1",
@@ -227,14 +226,3 @@ class Registry(Mapping):
             f"Unknown {self.parameter} {value!r}. Choose one of {names}, or pass "
             f"{article} {kind}{function}."
         )
-
-
-@contextmanager
-def needing(package: str, what: str) -> Iterator[None]:
-    """Raise an error that says what to install for ``what`` if an import fails."""
-    try:
-        yield
-    except ImportError as error:
-        raise MissingPackageError(
-            f"{what} needs {package}: pip install {package} ({error})."
-        ) from error

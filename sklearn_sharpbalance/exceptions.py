@@ -11,7 +11,6 @@ __all__ = [
     "DivergenceError",
     "FileNotWrittenError",
     "InvalidInputError",
-    "MissingPackageError",
     "ModelFileError",
     "OutOfDeviceMemoryError",
     "SharpBalanceError",
@@ -59,10 +58,6 @@ class SharpBalanceWarning(UserWarning):
 
 class UndefinedMetricWarning(SharpBalanceWarning):
     """A metric is undefined on this input; the value returned is documented."""
-
-
-class MissingPackageError(SharpBalanceError, ImportError):
-    """A package that this one depends on cannot be imported."""
 
 
 class FileNotWrittenError(SharpBalanceError, OSError):

@@ -5,10 +5,7 @@ from sklearn_sharpbalance.evaluation.compare import compare
 from sklearn_sharpbalance.evaluation.compute import gradient_passes, match_passes
 from sklearn_sharpbalance.evaluation.evaluate import evaluate
 from sklearn_sharpbalance.evaluation.report import EvaluationReport
-from sklearn_sharpbalance.evaluation.robustness import (
-    corruption_accuracy,
-    ood_evaluation,
-)
+from sklearn_sharpbalance.evaluation.robustness import corruption_accuracy
 from sklearn_sharpbalance.evaluation.tradeoff import tradeoff_curve
 
 __all__ = [
@@ -19,6 +16,5 @@ __all__ = [
     "evaluate",
     "gradient_passes",
     "match_passes",
-    "ood_evaluation",
     "tradeoff_curve",
 ]

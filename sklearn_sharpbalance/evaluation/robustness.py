@@ -27,13 +27,13 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 from sklearn_sharpbalance.metrics.ood import (
     SCORE_NAMES,
-    check_score_names,
+    default_scores,
     ensemble_scores,
     member_scores,
     ood_auroc,
 )
 
-__all__ = ["corruption_accuracy", "ood_evaluation"]
+__all__ = ["corruption_accuracy"]
 
 
 def corruption_accuracy(
@@ -226,59 +226,6 @@ def check_arrays(X: Any) -> None:
         )
 
 
-def ood_evaluation(estimator, X_in, X_out, scores=None):
-    """Measure how well an ensemble detects out-of-distribution samples.
-
-    Parameters
-    ----------
-    estimator : fitted classifier
-        An ensemble of this package, or any classifier. Other classifiers only have
-        the scores of one prediction.
-    X_in : array-like
-        Samples of the training distribution, not used in training.
-    X_out : array-like
-        Out-of-distribution samples, in the same layout.
-    scores : iterable of str or None, default=None
-        Keys of :data:`~sklearn_sharpbalance.metrics.OOD_SCORES`. None takes those of
-        "msp", "entropy", "mutual_information" and "pds" that the classifier has (the
-        last two need several members).
-
-    Returns
-    -------
-    auroc : DataFrame
-        Area under the ROC curve, with a row for each score and the columns
-        ``ensemble`` and ``members`` (NaN for a score that compares members).
-
-    Notes
-    -----
-    For the ensemble, "msp" and "entropy" are computed from its own prediction. If it
-    averages probabilities, "msp" equals "bma". The value for the members is the mean
-    over the members' own values.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from sklearn.datasets import load_iris
-    >>> from sklearn.linear_model import LogisticRegression
-    >>> from sklearn_sharpbalance.evaluation import ood_evaluation
-    >>> X, y = load_iris(return_X_y=True)
-    >>> known = y < 2
-    >>> clf = LogisticRegression().fit(X[known], y[known])
-    >>> ood_evaluation(clf, X[known], X[~known]).index.tolist()
-    ['msp', 'entropy']
-    """
-    inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
-    names = check_score_names(scores, inside, type(estimator).__name__)
-    parts = [_pairs(name, inside, outside) for name in names]
-    return pd.DataFrame(
-        {
-            part: [_mean_auroc(pairs[part]) for pairs in parts]
-            for part in ("ensemble", "members")
-        },
-        index=pd.Index(names, name="score"),
-    )
-
-
 # Scores of known and of out-of-distribution samples by the same predictor.
 Pairs = list[tuple[np.ndarray, np.ndarray]]
 
@@ -288,11 +235,6 @@ def _pairs(score: str, inside: Outputs, outside: Outputs) -> dict[str, Pairs]:
     whole = ensemble_scores(score, inside), ensemble_scores(score, outside)
     members = zip(member_scores(score, inside), member_scores(score, outside))
     return {"ensemble": [whole], "members": list(members)}
-
-
-def _mean_auroc(pairs: Pairs) -> float:
-    areas = [ood_auroc(known, foreign) for known, foreign in pairs]
-    return float(np.mean(areas)) if areas else np.nan
 
 
 def measure_ood(
@@ -305,7 +247,7 @@ def measure_ood(
     run: Run = {}
     for number, (set_name, out) in enumerate(outside.items()):
         by_key: dict[Key, Pairs] = {}
-        for score in check_score_names(None, inside, ""):
+        for score in default_scores(inside):
             detail = SCORE_NAMES[score]
             detail = f"{set_name}: {detail}" if len(outside) > 1 else detail
             for part, pairs in _pairs(score, inside, out).items():
@@ -319,7 +261,10 @@ def measure_ood(
         )
         for key, pairs in by_key.items():
             values = drawn[key][1:]
-            run[key] = Measured(_mean_auroc(pairs), values if len(values) else None)
+            run[key] = Measured(
+                value=float(np.mean([ood_auroc(*one) for one in pairs])),
+                draws=values if len(values) else None,
+            )
     return run
 
 

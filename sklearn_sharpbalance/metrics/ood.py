@@ -5,12 +5,13 @@ distribution). In the table ``OOD_SCORES`` larger always means more out of distr
 as :func:`ood_auroc` expects.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from sklearn.metrics import roc_auc_score
 
+from sklearn_sharpbalance._validation import check_choice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import (
     check_member_probas,
@@ -220,29 +221,20 @@ SCORE_NAMES = {
 }
 
 
-def check_score_names(
-    scores: Iterable[str] | None, outputs: Outputs, name: str
-) -> list[str]:
-    """Return the names of the scores, or raise if the classifier lacks one."""
-    is_single = len(outputs.member_probas) == 1
-    missing = OF_DIFFERENCES if is_single else frozenset()
-    if scores is None:
-        return [score for score in DEFAULT_SCORES if score not in missing]
-    names = [scores] if isinstance(scores, str) else list(scores)
-    for score in names:
-        if score not in OOD_SCORES:
-            raise InvalidInputError(
-                f"Unknown score {score!r}. Choose one of "
-                f"{', '.join(map(repr, OOD_SCORES))}."
-            )
-        if score in missing:
-            raise InvalidInputError(
-                f"{name} has no score {score!r}: it compares members, and there is "
-                "only one."
-            )
-    if not names:
-        raise InvalidInputError("scores is empty. Pass None for the default scores.")
-    return names
+def default_scores(outputs: Outputs) -> list[str]:
+    """Return the names of the usual scores that a classifier has."""
+    missing = OF_DIFFERENCES if len(outputs.member_probas) == 1 else frozenset()
+    return [score for score in DEFAULT_SCORES if score not in missing]
+
+
+def check_score(score: str, outputs: Outputs, name: str) -> None:
+    """Raise if the classifier of this name lacks a score."""
+    check_choice("score", score, OOD_SCORES)
+    if score in OF_DIFFERENCES and len(outputs.member_probas) == 1:
+        raise InvalidInputError(
+            f"{name} has no score {score!r}: it compares members, and there is only "
+            "one."
+        )
 
 
 def ensemble_scores(name: str, outputs: Outputs) -> np.ndarray:

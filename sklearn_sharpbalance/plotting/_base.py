@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from sklearn_sharpbalance._validation import needing
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import last_step
 
@@ -49,8 +48,8 @@ class Display:
     ) -> Any:
         """Return the axes to draw on: the given ones, or those of a new figure."""
         if ax is None:
-            with needing("matplotlib", f"{type(self).__name__}.plot"):
-                import matplotlib.pyplot as plt
+            import matplotlib.pyplot as plt
+
             # Only "compressed" leaves room for the labels of axes of fixed aspect.
             layout = "compressed" if square else "constrained"
             _, ax = plt.subplots(figsize=figsize, layout=layout)

@@ -8,7 +8,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.metrics.ood import (
     SCORE_NAMES,
-    check_score_names,
+    check_score,
     ensemble_scores,
     ood_auroc,
 )
@@ -91,7 +91,7 @@ class OODDisplay(Display):
         """
         check_is_fitted(estimator)
         inside, outside = outputs_of(estimator, X_in), outputs_of(estimator, X_out)
-        (score,) = check_score_names([score], inside, type(estimator).__name__)
+        check_score(score, inside, type(estimator).__name__)
         shown = SCORE_NAMES[score]
         display = cls(
             ensemble_scores(score, inside),

@@ -4,7 +4,6 @@ import inspect
 import os
 import pickle
 import re
-import sys
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +24,6 @@ from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
 from sklearn_sharpbalance.exceptions import (
     FileNotWrittenError,
     InvalidInputError,
-    MissingPackageError,
     ModelFileError,
     SharpBalanceError,
 )
@@ -36,7 +34,6 @@ from sklearn_sharpbalance.persistence.allowed_names import (
     is_left_out,
     is_passed_again,
 )
-from sklearn_sharpbalance.plotting import ReliabilityDisplay
 from tests.persistence.test_model_file import TRUNK, crafted
 from tests.training.killing import small_data
 
@@ -498,30 +495,3 @@ def test_save_names_the_path_if_writing_fails(
     assert str(error.value) == f"{message}written to and has room."
     assert isinstance(error.value.__cause__, OSError)
     assert not list(tmp_path.iterdir())
-
-
-# Packages that are missing ------------------------------------------------------------
-
-
-def show(clf, X, y):
-    ReliabilityDisplay.from_estimator(clf, X, y)
-
-
-def fit_with_bars(clf, X, y):
-    clf.set_params(verbose=1).fit(X, y)
-
-
-@pytest.mark.parametrize(
-    ("package", "use"), [("rich", fit_with_bars), ("matplotlib", show)]
-)
-def test_what_needs_a_missing_package_names_it(package, use, monkeypatch):
-    X, y = small_data()
-    clf = SharpBalance(**NARROW).fit(X, y)
-    for name in [n for n in sys.modules if n.startswith(f"{package}.")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, package, None)
-    text = f"needs {package}: pip install {package} "
-    with pytest.raises(MissingPackageError, match=text) as error:
-        use(clf, X, y)
-    assert isinstance(error.value, ImportError)
-    assert isinstance(error.value, SharpBalanceError)

@@ -6,7 +6,6 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import RocCurveDisplay
 
-from sklearn_sharpbalance.evaluation import ood_evaluation
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import predictive_diversity_score
 from sklearn_sharpbalance.plotting import OODDisplay
@@ -47,8 +46,8 @@ def test_scores_of_an_ensemble(ensemble, digits):
     np.testing.assert_allclose(display.scores_out, expected)
     assert display.score_name == "PDS"
     assert display.name == "SharpBalanceEnsembleClassifier, PDS"
-    table = ood_evaluation(ensemble, digits.X, other, scores=["pds"])
-    assert display.auroc == pytest.approx(table.loc["pds", "ensemble"])
+    with pytest.raises(InvalidInputError, match="Unknown score 'odin'"):
+        OODDisplay.from_estimator(ensemble, digits.X, other, score="odin")
 
 
 def test_any_classifier_has_the_default_score(digits):
