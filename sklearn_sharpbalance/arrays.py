@@ -72,7 +72,9 @@ def _attribute_labels(dataset):
         return to_array(tensors[1])
     parent = getattr(dataset, "dataset", None)
     indices = getattr(dataset, "indices", None)
-    if parent is not None and indices is not None:
+    if parent is not None and indices is None:
+        return _attribute_labels(parent)  # the same items in another form
+    if parent is not None:
         labels = _attribute_labels(parent)
         return None if labels is None else labels[np.asarray(indices)]
     return None

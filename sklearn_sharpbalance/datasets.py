@@ -1,17 +1,21 @@
-"""Read folders of image files as one array: :func:`load_images`."""
+"""Folders of image files, and items of any kind as pairs: :func:`pairs`."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
+from torch.utils.data import Dataset, IterableDataset
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["load_images"]
+__all__ = ["load_images", "pairs"]
+
+LABELS = ("label", "labels", "target", "targets", "y", "fine_label", "class_label")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 # Errors of Pillow's decoders; the last one for huge sizes in damaged files.
@@ -19,7 +23,122 @@ DECODING_ERRORS = (OSError, ValueError, SyntaxError, Image.DecompressionBombErro
 FULL = ("I", "TIFF")  # 32 bits a pixel; other files of mode "I" have 16
 
 
-def load_images(root, *, size=None):
+def pairs(dataset, x=None, y=None, transform=None):
+    """Return a Dataset of pairs (sample, label) from items of another kind.
+
+    Estimators take a dataset as it is if its items are pairs, or dictionaries with one
+    key such as "label" and one other key. Use this function for other items.
+
+    Parameters
+    ----------
+    dataset : object with ``__len__`` and ``__getitem__``
+        A torch or Hugging Face dataset, or a list of paths, for example.
+    x : key, default=None
+        Key of the sample in an item that is a dictionary.
+    y : key or array-like of shape (N,), default=None
+        Key of the label, or the labels of all items.
+    transform : callable, default=None
+        Function of the sample. Its result is an array, a tensor or a Pillow image.
+
+    Returns
+    -------
+    pairs : Dataset
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance.datasets import pairs
+    >>> rows = [{"pixels": np.zeros(4), "id": 7, "kind": "cat"}]
+    >>> pairs(rows, x="pixels", y="kind")[0]
+    (array([0., 0., 0., 0.]), 'cat')
+    """
+    return Pairs(dataset, x=x, y=y, transform=transform)
+
+
+class Pairs(Dataset):
+    """Items of a dataset as pairs (sample, label), or as samples without a label.
+
+    The parameters are those of :func:`pairs`. Pillow images become arrays, and axes of
+    a sample move as ``to_module`` says.
+    """
+
+    def __init__(self, dataset, x=None, y=None, transform=None, to_module=None):
+        self.dataset, self.x, self.y = dataset, x, y
+        self.transform, self.to_module = transform, to_module
+        has_labels = y is not None and not isinstance(y, str | int)
+        self.labels_ = np.asarray(y) if has_labels else None
+        if self.labels_ is not None and len(self.labels_) != len(dataset):
+            raise InvalidInputError(
+                f"The dataset has {len(dataset)} items, but y has "
+                f"{len(self.labels_)} labels. Pass one label for each item."
+            )
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, i):
+        return self.pair(self.dataset[i], i)
+
+    def pair(self, item, i=0):
+        """Return the pair of an item of the dataset, or its sample without a label."""
+        if isinstance(item, Mapping):
+            x_key, y_key = self._keys(item)
+            found = [item[key] for key in (x_key, y_key) if key is not None]
+        else:
+            found = list(item) if isinstance(item, tuple | list) else [item]
+        x = found[0] if self.transform is None else self.transform(found[0])
+        x = _pixels(x) if isinstance(x, Image.Image) else x
+        x = x if self.to_module is None else self.to_module(x)
+        if self.labels_ is not None:
+            return x, self.labels_[i]
+        return (x, *found[1:]) if len(found) > 1 else x
+
+    def _keys(self, item):
+        """Return the keys of sample and label, the latter None if there is none."""
+        y, x = None if self.labels_ is not None else self.y, self.x
+        if y is None and self.labels_ is None:
+            named = [key for key in item if key in LABELS and key != x]
+            y = named[0] if len(named) == 1 else None
+        others = [key for key in item if key != y]
+        if x is None and len(others) == 1:
+            x = others[0]
+        missing = [key for key in (x, y) if key is not None and key not in item]
+        if x is None or missing:
+            raise InvalidInputError(
+                f"The items of {type(self.dataset).__name__} are dictionaries of "
+                f"{', '.join(map(repr, item))}: which is the sample, and which the "
+                "label? Pass sklearn_sharpbalance.datasets.pairs(dataset, x=..., "
+                "y=...) with their keys."
+            )
+        return x, y
+
+    @property
+    def targets(self):
+        """Labels of all items, if they can be read without the samples."""
+        if self.labels_ is not None:
+            return self.labels_
+        columns = getattr(self.dataset, "column_names", None) or ()
+        named = [key for key in columns if key in LABELS and key != self.x]
+        key = self.y if self.y is not None else (named[0] if len(named) == 1 else None)
+        if key not in columns:
+            raise AttributeError("targets")
+        return np.asarray(self.dataset.with_format(None)[key])
+
+
+def needs_pairs(dataset, item) -> bool:
+    """Return whether a dataset is read through :class:`Pairs`, by its first item."""
+    if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):
+        return True
+    x = item[0] if isinstance(item, tuple | list) and item else item
+    return isinstance(item, Mapping) or isinstance(x, Image.Image)
+
+
+def _pixels(image: Image.Image) -> np.ndarray:
+    """Return the pixels of an image: (H, W) of grey ones, else (H, W, C)."""
+    kept = image.mode in ("L", "RGB", "RGBA")
+    return np.array(image if kept else _as_rgb(image))
+
+
+def load_images(root, *, size=None, lazy=False):
     """Read the images ``<root>/<class>/.../<file>`` as one array.
 
     Parameters
@@ -29,6 +148,9 @@ def load_images(root, *, size=None):
     size : int or (int, int), default=None
         Side, or height and width, that all images are resized to. None keeps their
         size, which must then be the same.
+    lazy : bool, default=False
+        Whether to return a Dataset of the files instead, which are decoded and resized
+        when they are read. Its labels are the names of the class folders.
 
     Returns
     -------
@@ -65,7 +187,11 @@ def load_images(root, *, size=None):
             f"{', '.join(SUFFIXES)}."
         )
     labels = np.repeat(list(groups), [len(paths) for paths in groups.values()])
-    return _read_all([p for paths in groups.values() for p in paths], size), labels
+    paths = [path for group in groups.values() for path in group]
+    if lazy:
+        read = partial(_read, height_width=_check_size(size))
+        return Pairs(paths, y=labels, transform=read)
+    return _read_all(paths, size), labels
 
 
 def class_folders(root: Path) -> list[str]:

@@ -11,7 +11,6 @@ from scipy.sparse import issparse
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length, validate_data
 from skorch.helper import SliceDataset
-from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.arrays import to_array
 from sklearn_sharpbalance.data.columns import (
@@ -30,7 +29,14 @@ from sklearn_sharpbalance.data.statistics import (
     warn_of_columns,
     warn_of_rounding,
 )
-from sklearn_sharpbalance.data.training_data import SlicedItems, first_input, is_on_disk
+from sklearn_sharpbalance.data.training_data import (
+    SlicedItems,
+    as_pairs,
+    check_input,
+    is_dataset,
+    is_on_disk,
+)
+from sklearn_sharpbalance.datasets import Pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = [
@@ -99,6 +105,16 @@ class InputFormat:
         is_view = is_on_disk(X) and not X.flags.c_contiguous
         return X if is_view else _usual_strides(X)
 
+    def item_to_module(self, x):
+        """Convert one sample of a Dataset to the module's layout."""
+        if tuple(x.shape) != self.given_shape:
+            raise InvalidInputError(
+                "The inputs of a Dataset must have one shape, got "
+                f"{self.given_shape} and {tuple(x.shape)}. Give it a transform such as "
+                "torchvision.transforms.v2.Resize."
+            )
+        return self.to_module(as_array(x)[None])[0]
+
     def __str__(self):
         if self.kind == "dict":
             pairs = zip(self.keys or (), self.shapes or ())
@@ -119,6 +135,7 @@ def check_X(estimator, X, *, reset, fitted=None):
     estimator : estimator instance
         Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
     X : array-like, DataFrame, tensor, dict of arrays, Dataset or SliceDataset
+        Anything else with a length and items by index is a Dataset, too.
         For a DataFrame in ``fit``, its columns are returned, which
         :func:`encode_frame` encodes.
     reset : bool
@@ -130,10 +147,11 @@ def check_X(estimator, X, *, reset, fitted=None):
     if isinstance(X, SliceDataset):
         X = SlicedItems(X)
     is_dict = isinstance(X, Mapping) and not issparse(X)  # dok_matrix is a Mapping
-    if reset and (is_dict or isinstance(X, Dataset)):
+    is_items = not is_dict and not is_frame(X) and is_dataset(X)
+    if reset and (is_dict or is_items):
         for name in ("n_features_in_", "feature_names_in_"):  # from an earlier fit
             vars(estimator).pop(name, None)
-    if isinstance(X, Dataset):
+    if is_items:
         return _check_dataset(X, labelled=reset, fitted=fitted)
     if is_dict:
         return _check_dict(X)
@@ -341,22 +359,26 @@ def _array_format(X, fitted=None):
 
 
 def _check_dataset(dataset, labelled, fitted):
-    x = first_input(dataset, labelled)
+    dataset, item = as_pairs(dataset)
+    x = check_input(dataset, item, labelled)
     is_uint8 = x.dtype in (torch.uint8, np.uint8)
-    shape = tuple(x.shape)
-    is_image = len(shape) == 3 and shape[0] not in IMAGE_CHANNELS
-    if labelled and is_image and shape[-1] in IMAGE_CHANNELS:
-        warnings.warn(
-            f"The items of the Dataset have shape {shape}, which members see as "
-            f"{shape[0]} channels. If these are images (H, W, C), give the Dataset a "
-            "transform that puts the channels first, such as x.permute(2, 0, 1).",
-            SharpBalanceWarning,
-            stacklevel=2,
-        )
-    dtype = "uint8" if is_uint8 else "float32"
-    fmt = InputFormat("dataset", shape, shape, dtype=dtype)
     largest = 255.0 if is_uint8 else float(abs(as_array(x)).max(initial=0.0))
-    return dataset, _with_range(fmt, largest, fitted)
+    given = tuple(x.shape)
+    fmt = _item_format(as_array(x)[None], fitted)
+    dtype = "uint8" if is_uint8 else "float32"
+    items = replace(fmt, kind="dataset", dtype=dtype)
+    if fmt.shape != given:
+        dataset = Pairs(dataset, to_module=fmt.item_to_module)
+    return dataset, _with_range(items, largest, fitted)
+
+
+def _item_format(X, fitted):
+    """Return the layout of an item, as of an array; uint8 may have any channels."""
+    shape = X.shape[1:]
+    is_image = len(shape) == 3 and {shape[0], shape[-1]} & {*IMAGE_CHANNELS}
+    if X.dtype == np.uint8 and len(shape) > 2 and not is_image:
+        return InputFormat("array", shape, shape)
+    return _array_format(X, fitted)
 
 
 def _check_dict(X):

@@ -2,14 +2,16 @@
 
 import math
 import mmap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from scipy.sparse import issparse
+from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
+from sklearn_sharpbalance.datasets import Pairs, needs_pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -17,9 +19,11 @@ __all__ = [
     "DeviceData",
     "SlicedItems",
     "TrainingData",
+    "as_pairs",
     "as_tensor",
     "check_countable",
-    "first_input",
+    "check_input",
+    "is_dataset",
     "is_on_disk",
     "n_rows",
     "near_device",
@@ -181,7 +185,8 @@ class DeviceData:
         member, and so do the draws of its workers.
         """
         generator = torch.Generator().manual_seed(torch.initial_seed())
-        params = {"generator": generator, **self.loader_params}
+        own = {"generator": generator, "collate_fn": collate_inputs}
+        params: dict[str, Any] = own | self.loader_params
         return DataLoader(self.X, batch_sampler=batches, **params)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
@@ -368,13 +373,25 @@ class SlicedItems(Dataset):
         return self.items[i], 0
 
 
+def is_dataset(X) -> bool:
+    """Return whether X has a length and items by index, but is no array or list."""
+    if isinstance(X, Dataset):
+        return True
+    arrays = ("__array__", "__array_namespace__", "__dlpack__", "__dataframe__")
+    if isinstance(X, Sequence | Mapping) or any(hasattr(X, name) for name in arrays):
+        return False
+    return hasattr(X, "__len__") and hasattr(X, "__getitem__") and not issparse(X)
+
+
 def check_countable(dataset) -> None:
     """Raise unless a Dataset has a length and items by index."""
-    if isinstance(dataset, IterableDataset):
+    by_index = getattr(type(dataset), "__getitem__", None) is not Dataset.__getitem__
+    if isinstance(dataset, IterableDataset) and not by_index:
         raise InvalidInputError(
             "Members read the items of a Dataset by index, each in its own order; "
-            f"{type(dataset).__name__} is an IterableDataset, which has no indices. "
-            "Pass a Dataset with __getitem__ and __len__."
+            f"{type(dataset).__name__} is an IterableDataset, which has no indices and "
+            "is not supported. Pass a Dataset with __getitem__ and __len__: write the "
+            "items to files or to a memory map, for example."
         )
     if not hasattr(dataset, "__len__") or len(dataset) == 0:
         raise InvalidInputError(
@@ -383,26 +400,38 @@ def check_countable(dataset) -> None:
         )
 
 
-def first_input(dataset, labelled: bool) -> Any:
+def as_pairs(dataset) -> tuple[Dataset, Any]:
+    """Return a Dataset whose items are pairs or samples, and its first item.
+
+    See :func:`~sklearn_sharpbalance.datasets.pairs`.
+    """
+    check_countable(dataset)
+    item = dataset[0]
+    if not needs_pairs(dataset, item):
+        return dataset, item
+    dataset = Pairs(dataset)
+    return dataset, dataset.pair(item)
+
+
+def check_input(dataset, item, labelled: bool) -> Any:
     """Return the input of the first item, a tensor or an array.
 
     If not ``labelled``, items may also be x alone, not a pair (x, label).
     """
-    check_countable(dataset)
-    item = dataset[0]
     is_pair = isinstance(item, tuple | list)
     if labelled and not (is_pair and len(item) > 1):
         raise InvalidInputError(
             "Each item of a Dataset must be a pair (x, label); "
-            f"{type(dataset).__name__}[0] is a {type(item).__name__}. A dataset "
-            "without labels cannot be fitted."
+            f"{_name(dataset)}[0] is a {type(item).__name__}. A dataset "
+            "without labels cannot be fitted. With labels of its own pass "
+            "sklearn_sharpbalance.datasets.pairs(dataset, y=labels)."
         )
     x = item[0] if is_pair and item else item
     if not isinstance(x, torch.Tensor | np.ndarray):
         raise InvalidInputError(
-            f"The inputs of a Dataset must be tensors or arrays, got "
-            f"{type(x).__name__}. Give it a transform such as "
-            "torchvision.transforms.v2.PILToTensor()."
+            "The inputs of a Dataset must be tensors or arrays, or images of Pillow, "
+            f"got {type(x).__name__}. Pass sklearn_sharpbalance.datasets.pairs("
+            "dataset, transform=...) with a function that returns one of them."
         )
     if torch.is_tensor(x) and x.is_floating_point() and x.element_size() < 2:
         raise InvalidInputError(
@@ -412,12 +441,27 @@ def first_input(dataset, labelled: bool) -> Any:
     return x
 
 
-def stack_inputs(items: list[np.ndarray]) -> np.ndarray:
-    """Stack the inputs of several items into one array."""
-    shapes = {item.shape for item in items}
+def _name(dataset) -> str:
+    source = dataset.dataset if isinstance(dataset, Pairs) else dataset
+    return type(source).__name__
+
+
+def collate_inputs(items: list) -> Any:
+    """Return a batch of the inputs of items; labels are known since the fit began."""
+    inputs = [item[0] if isinstance(item, tuple | list) else item for item in items]
+    _check_shapes({tuple(x.shape) for x in inputs})
+    return default_collate(inputs)
+
+
+def _check_shapes(shapes) -> None:
     if len(shapes) > 1:
         raise InvalidInputError(
             f"The inputs of a Dataset must have one shape, got {sorted(shapes)[:3]}. "
             "Give it a transform such as torchvision.transforms.v2.Resize."
         )
+
+
+def stack_inputs(items: list[np.ndarray]) -> np.ndarray:
+    """Stack the inputs of several items into one array."""
+    _check_shapes({item.shape for item in items})
     return np.stack(items)

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
@@ -19,7 +18,11 @@ from sklearn_sharpbalance.data.inputs import (
     other_layout,
 )
 from sklearn_sharpbalance.data.labels import check_y
-from sklearn_sharpbalance.data.training_data import take_rows
+from sklearn_sharpbalance.data.training_data import (
+    as_pairs,
+    is_dataset,
+    take_rows,
+)
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
 from sklearn_sharpbalance.ensemble.uncertainty import UncertaintyMixin
 from sklearn_sharpbalance.exceptions import (
@@ -291,7 +294,8 @@ class BaseDeepEnsemble(
         -------
         accuracy : float
         """
-        if y is None and isinstance(X, torch.utils.data.Dataset):
+        if y is None and is_dataset(X):
+            X, _ = as_pairs(X)
             classes, codes = check_y(X, None)
             y = classes[codes]
         return super().score(X, y, sample_weight)

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.inputs import InputFormat, check_X
+from sklearn_sharpbalance.data.training_data import as_pairs, is_dataset
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.engine.skorch_engine import loader_params
 from sklearn_sharpbalance.engine.support import callback_refusal
@@ -210,8 +211,8 @@ def read_unlabeled(estimator, X_unlabeled, given: Samples):
             "Pass X_unlabeled to fit, with the same layout as X, or use loss='sed', "
             "which needs no such samples."
         )
-    if isinstance(X_unlabeled, Dataset):
-        X_unlabeled = _Labeled(X_unlabeled)
+    if is_dataset(X_unlabeled):
+        X_unlabeled = _Labeled(as_pairs(X_unlabeled)[0])
     with random_stream(seed=0):
         X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
     if fmt.kind == "frame" and found.given_shape == fmt.given_shape:

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Mapping
 
 import torch
 from torch import nn
@@ -100,8 +101,8 @@ class MemberModule(nn.Module):
         """Return the logits of a tensor, or of a dictionary passed as keywords."""
         if X is None:
             parts = {name: self._own(part) for name, part in inputs.items()}
-            return self.module(**parts)
-        return self.module(self.own_input(X))
+            return _logits(self.module(**parts))
+        return _logits(self.module(self.own_input(X)))
 
     def own_input(self, X):
         """Return standardised input that the inner module may change in place.
@@ -140,6 +141,15 @@ class MemberModule(nn.Module):
             return torch.float64
         short = X.dtype in (torch.float16, torch.bfloat16)
         return X.dtype if short and _all_of(self.module, X.dtype) else torch.float32
+
+
+def _logits(output):
+    """Return the logits of a model output, as those of Hugging Face."""
+    if isinstance(output, torch.Tensor | tuple):
+        return output
+    if isinstance(output, Mapping):
+        return output.get("logits", output)
+    return getattr(output, "logits", output)
 
 
 def _all_of(module, dtype):

@@ -6,14 +6,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from skorch import NeuralNetClassifier
 from torch import nn
+from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
-from sklearn_sharpbalance.data.training_data import first_input
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.networks import (
     ResNet,
@@ -268,7 +267,7 @@ def warn_of_float_images(
         or _network(params, nested, replace(fmt, dtype="uint8")) is None
     ):
         return
-    first = X[:FIRST] if isinstance(X, np.ndarray) else as_array(first_input(X, True))
+    first = as_array(X[0][0]) if isinstance(X, Dataset) else X[:FIRST]
     if first.min() >= 0 and 0 < first.max() <= 255:
         warnings.warn(
             "X is images of float. Batch size, schedule and, for networks of this "

@@ -12,7 +12,7 @@ from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.data import training_data
+from sklearn_sharpbalance.data import statistics, training_data
 from sklearn_sharpbalance.data.training_data import (
     ArrayRows,
 )
@@ -133,7 +133,7 @@ def anonymous():
 def fit_and_predict(layout, held_out, path):
     """Write the peaks of a fit and of a prediction; runs in the child process."""
     torch.set_num_threads(1)
-    training_data.MAX_BATCH_BYTES = MB
+    training_data.MAX_BATCH_BYTES, statistics.BLOCK_SIZE = MB, 2**17
     dtype = np.float32 if layout == "table" else np.uint8
     file = f"{path}.npy"
     X = np.lib.format.open_memmap(file, "w+", dtype, SHAPES[layout])

@@ -95,13 +95,6 @@ def test_arrays_of_dates_raise():
             fitted(X, Y)
 
 
-def test_items_with_channels_last_warn():
-    X = torch.rand(N, 16, 16, 3)
-    with pytest.warns(SharpBalanceWarning, match="16 channels"):
-        fitted(TensorDataset(X, torch.from_numpy(Y)))
-    assert fitted(X, Y).input_format_.shape == (3, 16, 16)
-
-
 @pytest.mark.parametrize("unit", [1e6, 1e20, 3e38])
 def test_huge_values_count_as_outliers(unit):
     X = RNG.normal(size=(N, 2))

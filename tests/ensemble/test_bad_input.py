@@ -397,15 +397,6 @@ BAD_INPUT = {
         lambda: fit(PICTURES, Y[:12]).predict(PICTURES[:, :6]),
         "was fitted on samples of",
     ),
-    "predict_layout": (
-        lambda: fit(
-            TensorDataset(torch.zeros(30, 8, 8, 3), torch.arange(30) % 3),
-            None,
-            estimator=nn.Sequential(nn.Flatten(), nn.Linear(192, 3)),
-            standardize=False,
-        ).predict(np.zeros((2, 8, 8, 3), np.float32)),
-        "8, 8, 3",
-    ),
     "partial_fit_pictures": (
         lambda: fit(PICTURES, Y[:12]).partial_fit(PICTURES[:, :6], Y[:12]),
         "was fitted on samples of",
