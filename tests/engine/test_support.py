@@ -1,6 +1,5 @@
 """Reasons why an engine does not support some members."""
 
-import random
 from functools import partial
 
 import numpy as np
@@ -13,7 +12,6 @@ from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.graph.engine import module_refusal
 from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.optim import SAM
-from tests.engine.cases import generators
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 4)).astype(np.float32)
@@ -157,32 +155,3 @@ def test_custom_sharpness_aware_steps_are_not_stacked():
     assert "Layerwise may treat stacked members as one" in clf.engine_.reason
     with pytest.raises(ValueError, match=r"engine='stacked' .* as one"):
         fitted(sam=Layerwise, engine="stacked")
-
-
-class Drawing(nn.Sequential):
-    """The constructor draws from a global generator for any default device."""
-
-    def __init__(self, draw):
-        super().__init__(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-        with torch.no_grad():
-            self[0].weight.mul_(draw())
-
-
-@pytest.mark.parametrize(
-    "draw",
-    [
-        lambda: torch.rand((), device="cpu").item(),
-        lambda: np.random.rand(),  # noqa: NPY002
-        lambda: random.random(),
-    ],
-    ids=["torch", "numpy", "python"],
-)
-def test_random_modules_depend_on_the_seed_and_keep_global_generators(draw):
-    members = []
-    for _ in range(2):
-        draw()
-        before = generators()
-        clf = fitted(Drawing, estimator__module__draw=draw)
-        assert generators() == before
-        members.append(clf.member_predict_proba(X))
-    np.testing.assert_array_equal(*members)

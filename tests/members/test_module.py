@@ -58,27 +58,6 @@ def test_float64_weights_get_float64_input(engine):
     )
 
 
-def test_input_type_depends_on_all_weights():
-    seen = []
-    module = MemberModule(Watched, seen=seen)
-    x = torch.ones(1, 2)
-    for moved in (nn.Module.cpu, nn.Module.double, nn.Module.float):
-        moved(module)(x)
-    module.module.second.double()  # a single float64 layer does not change the input
-    module.to("cpu")(x)
-    assert seen == [torch.float32, torch.float64, torch.float32, torch.float32]
-
-
-class Watched(nn.Module):
-    def __init__(self, seen):
-        super().__init__()
-        self.first, self.second, self.seen = nn.Linear(2, 2), nn.Linear(2, 2), seen
-
-    def forward(self, X):
-        self.seen.append(X.dtype)
-        return self.second(self.first(X).to(self.second.weight.dtype))
-
-
 def test_keyword_inputs_are_converted_to_float64():
     module = MemberModule(nn.Bilinear, in1_features=2, in2_features=2, out_features=1)
     parts = {"input1": torch.ones(3, 2), "input2": torch.ones(3, 2)}

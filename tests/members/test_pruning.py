@@ -16,7 +16,6 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.members.weights import (
     WeightAveraging,
-    gradient_masks,
     prune_by_magnitude,
     pruned_member,
 )
@@ -147,20 +146,6 @@ def test_average_restarts_with_the_pruned_weights():
         torch.testing.assert_close(value.double(), want, atol=1e-6, rtol=1e-5)
     assert sparsity(restore(net, pruned)) == 0.5
     assert n_zeros(got["weights"], "first", "last") == (25 + 15) // 2
-
-
-def test_gradient_masks_cover_trainable_weights_with_zeros():
-    weight = nn.Parameter(torch.tensor([[0.0, 2.0], [3.0, 0.0]]))
-    frozen = nn.Parameter(torch.zeros(2, 2), requires_grad=False)
-    weights = {
-        "module.a": weight,
-        "module.dense": nn.Parameter(torch.ones(2, 2)),
-        "module.frozen": frozen,
-        "module.bias": nn.Parameter(torch.zeros(3)),
-    }
-    masks = gradient_masks(weights.items())
-    assert list(masks) == ["module.a"]
-    assert masks["module.a"].tolist() == [[0.0, 1.0], [1.0, 0.0]]
 
 
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.9])

@@ -16,7 +16,6 @@ from tests.optim.reference import (
     naive_run,
     perturb,
     problem,
-    same,
     train,
 )
 
@@ -127,33 +126,3 @@ def test_mixed_step_in_a_cuda_graph_equals_the_eager_one(method, base, set_to_no
     for mine, theirs in zip(net.state_dict().values(), eager.state_dict().values()):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
     assert net[1].num_batches_tracked.item() == 2 * 7
-
-
-@pytest.mark.parametrize("fused", [False, True])
-@pytest.mark.parametrize("method", METHODS)
-def test_float16_training_with_a_scaler(method, fused):
-    net = small_net()
-    optimizer = OPTIMIZERS[method](
-        net.parameters(), torch.optim.AdamW, rho=0.05, lr=1e-3, fused=fused
-    )
-    scaler = torch.amp.GradScaler("cuda", init_scale=2.0**40)  # overflows at first
-    X = torch.randn(16, 3, 8, 8, generator=torch.Generator().manual_seed(0)).cuda()
-    y = torch.arange(16).cuda() % 4
-
-    def closure():
-        optimizer.zero_grad()
-        with torch.autocast("cuda", dtype=torch.float16):
-            loss = nn.functional.cross_entropy(net(X), y)
-        scaler.scale(loss).backward()
-        return loss
-
-    before = [p.detach().clone() for p in net.parameters()]
-    first = optimizer.step(closure, scaler=scaler).item()
-    scaler.update()
-    assert same([p.detach() for p in net.parameters()], before)
-    for _ in range(60):
-        last = optimizer.step(closure, scaler=scaler).item()
-        scaler.update()
-    assert scaler.get_scale() < 2.0**40
-    assert all(torch.isfinite(p).all() for p in net.parameters())
-    assert last < first / 2

@@ -3,8 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness import (
@@ -29,31 +28,9 @@ def test_loss_rise_without_trainable_weights_raises():
     assert not calls
 
 
-class Scale(nn.Module):
-    """A parametrization with a parameter of its own."""
-
-    def __init__(self):
-        super().__init__()
-        self.factor = nn.Parameter(torch.tensor(0.5))
-
-    def forward(self, tensor):
-        return self.factor * tensor
-
-
-def scaled(*tensors):
-    def register(layer):
-        for name in tensors:
-            parametrize.register_parametrization(layer, name, Scale())
-
-    return register
-
-
 @pytest.mark.parametrize(
     "reparametrise",
     [
-        scaled("weight"),
-        scaled("bias"),
-        scaled("weight", "bias"),
         parametrizations.weight_norm,
         parametrizations.spectral_norm,
     ],

@@ -168,20 +168,6 @@ def test_patience_starts_after_the_warm_up():
     )
 
 
-def test_restored_members_are_pruned(digits):
-    """The best and the last epoch are after the pruning."""
-    X, y = digits
-    options = {**SMALL, "max_epochs": 20, "early_stopping": 2, "lr": 0.5}
-    options["optimizer"] = torch.optim.SGD
-    clf = DeepEnsembleClassifier(prune=0.95, **options).fit(X, y)
-    weights = clf.estimators_[0].module_.state_dict()
-    matrices = [w for w in weights.values() if w.ndim > 1]
-    zeros = sum((w == 0).sum().item() for w in matrices)
-    assert zeros / sum(w.numel() for w in matrices) == pytest.approx(0.95, abs=0.01)
-    assert len(clf.validation_scores_) == clf.n_iter_ > 10
-    assert clf.validation_scores_[:10].max() >= clf.validation_scores_[10:].max()
-
-
 @pytest.mark.parametrize(
     "rule", rest_slow(["mean_logit", "best_member", "greedy_soup"], keep=2)
 )

@@ -14,7 +14,7 @@ from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph import split_pass
 from sklearn_sharpbalance.engine.graph.fused_norms import fuse_norms
 from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
-from sklearn_sharpbalance.engine.graph.step import GraphedStep, _MemberStep
+from sklearn_sharpbalance.engine.graph.step import _MemberStep
 from sklearn_sharpbalance.members import (
     as_skorch_net,
     member_net,
@@ -251,23 +251,6 @@ def task(precision="float32", pruned=False, kind=ResNet18):
 
 def train(engine, net, states, data, phase, masks):
     return engine().open(net, states, data).train(phase, masks)
-
-
-def test_member_with_a_hook_is_not_split(monkeypatch):
-    """The split pass does not call the member's module itself."""
-    work = task(kind=Chain)
-    original, split = GraphedStep.__init__, []
-
-    def hooked(self, sessions, *args):
-        for session in sessions:
-            session.net.module_.register_forward_hook(lambda m, args, out: 0 * out)
-        original(self, sessions, *args)
-        split.extend(member.split.module for member in self.members)
-
-    monkeypatch.setattr(GraphedStep, "__init__", hooked)
-    for state in train(GraphEngine, *work):
-        assert state.history[-1]["train_loss"] == pytest.approx(np.log(3), rel=0.2)
-    assert split == [None, None]
 
 
 @pytest.mark.parametrize(
