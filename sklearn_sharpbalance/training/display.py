@@ -189,9 +189,11 @@ class FitDisplay:
         self._due = now + self.screen.seconds
         done = f"{sum(self.epochs):.1f}".removesuffix(".0")
         parts = [f"{done} of {self.n_members * self.edges[-1]} epochs"]
-        if doing or self.phase:
-            parts.append(doing or self.phase)
-        parts += self._loss()
+        if doing:
+            parts.append(doing)
+        else:  # both would not fit into a line of a terminal
+            parts += [self.phase] if self.phase else []
+            parts += self._loss()
         if self._knows_pace:
             parts.append(f"about {duration(self._seconds_left(now))} left")
         self.screen.show(self._fraction(), ", ".join(parts))
