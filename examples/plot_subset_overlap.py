@@ -40,15 +40,19 @@ clf.fit(X, y)
 # tenth. Each member leaves out another quarter. The rule of the paper's text,
 # ``"sharpest"``, takes the tenth that each of the other members finds sharpest.
 import matplotlib.pyplot as plt
+from sklearn.metrics import ConfusionMatrixDisplay
 
-from sklearn_sharpbalance.plotting import SubsetOverlapDisplay, subset_overlap
+from sklearn_sharpbalance.plotting import subset_overlap
 from sklearn_sharpbalance.selection import SharpestSelector
 
 sharpest = SharpestSelector(flat_ratio=0.1).select(clf.sharpness_)
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 4), layout="constrained")
-SubsetOverlapDisplay.from_estimator(clf, ax=axes[0])
-SubsetOverlapDisplay(subset_overlap(sharpest)).plot(axes[1])
 for ax, rule, masks in zip(axes, ("flattest", "sharpest"), (clf.sam_masks_, sharpest)):
+    matrix = ConfusionMatrixDisplay(subset_overlap(masks))  # Jaccard indices
+    matrix.plot(
+        ax=ax, values_format=".2f", cmap="cividis", im_kw={"vmin": 0, "vmax": 1}
+    )
+    ax.set(xlabel="Member", ylabel="Member")
     ax.set_title(f'"{rule}": {masks.mean():.0%} of the samples')
 
 # %%
@@ -62,7 +66,6 @@ print(spearmanr(clf.sharpness_, axis=1).statistic.round(2))
 # The predictions of the members
 # ------------------------------
 # The fraction of samples on which two members predict different classes.
-from sklearn.metrics import ConfusionMatrixDisplay
 
 
 def plot_disagreement(member_probas):

@@ -10,7 +10,7 @@ from sklearn_sharpbalance.plotting.corruption import CorruptionDisplay
 from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
 from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
 from sklearn_sharpbalance.plotting.ood import OODDisplay
-from sklearn_sharpbalance.plotting.overlap import SubsetOverlapDisplay, subset_overlap
+from sklearn_sharpbalance.plotting.overlap import subset_overlap
 from sklearn_sharpbalance.plotting.reliability import ReliabilityDisplay
 from sklearn_sharpbalance.plotting.search import SearchDisplay
 from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
@@ -21,7 +21,6 @@ __all__ = [
     "OODDisplay",
     "ReliabilityDisplay",
     "SearchDisplay",
-    "SubsetOverlapDisplay",
     "TradeoffDisplay",
     "TradeoffFit",
     "TrainingHistoryDisplay",

@@ -128,37 +128,6 @@ def check_names(
     return [str(name) for name in names]
 
 
-def draw_cells(
-    ax: Any,
-    values: np.ndarray,
-    texts: np.ndarray,
-    *,
-    label: str,
-    **look: Any,
-) -> tuple[Any, np.ndarray, Any]:
-    """Draw a matrix with a text in each cell; return image, texts and colour bar."""
-    image = ax.imshow(values, cmap=SEQUENTIAL, **look)
-    drawn = np.empty(values.shape, dtype=object)
-    for (row, column), value in np.ndenumerate(values):
-        drawn[row, column] = ax.text(
-            column,
-            row,
-            texts[row, column],
-            ha="center",
-            va="center",
-            fontsize=9 if values.shape[1] <= 6 else 8,
-            color=GREY if np.isnan(value) else text_colour(image, value),
-        )
-    return image, drawn, ax.figure.colorbar(image, ax=ax, label=label)
-
-
-def text_colour(image: Any, value: float) -> str:
-    """Return black or white, whichever is readable on the colour of a value."""
-    red, green, blue, _ = image.cmap(image.norm(value))
-    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
-    return "black" if is_light else "white"
-
-
 def legend_above(
     ax: Any, handles: Sequence[Any], labels: Sequence[str] | None = None
 ) -> None:

@@ -29,8 +29,6 @@ class CorruptionDisplay(Display):
         Accuracy of each ensemble, mean over the kinds of corruption.
     member_accuracy : array-like of shape (n_methods, n_severities), default=None
         Mean accuracy of its members.
-    severities : sequence, default=None
-        Names of the severities; 1, 2, ... if None. Clean images may be 0.
     names : sequence of str, default=None
         Names of the methods.
 
@@ -48,10 +46,9 @@ class CorruptionDisplay(Display):
     2
     """
 
-    def __init__(self, accuracy, *, member_accuracy=None, severities=None, names=None):
+    def __init__(self, accuracy, *, member_accuracy=None, names=None):
         self.accuracy = accuracy
         self.member_accuracy = member_accuracy
-        self.severities = severities
         self.names = names
 
     def plot(self, ax=None):
@@ -64,14 +61,6 @@ class CorruptionDisplay(Display):
         """
         accuracy, member = self._check_arrays()
         names = check_names(self.names, len(accuracy), "Ensemble")
-        severities = self.severities
-        if severities is None:
-            severities = range(1, accuracy.shape[1] + 1)
-        if len(severities) != accuracy.shape[1]:
-            raise InvalidInputError(
-                f"There are accuracies at {accuracy.shape[1]} severities, got names of "
-                f"{len(severities)}."
-            )
         ax = self._start(ax)
         self.lines_ = []
         for k, name in enumerate(names):
@@ -80,7 +69,8 @@ class CorruptionDisplay(Display):
             if member is not None:
                 look |= {"markerfacecolor": ax.get_facecolor(), "linestyle": "--"}
                 self.lines_ += ax.plot(member[k], linewidth=1, alpha=0.8, **look)
-        ax.set_xticks(range(len(severities)), labels=[str(s) for s in severities])
+        places = range(accuracy.shape[1])
+        ax.set_xticks(places, labels=[str(i + 1) for i in places])
         ax.set(xlabel="Severity of the corruption", ylabel="Accuracy (%)")
         tidy(ax, grid="y")
         _draw_legend(ax, member is not None)

@@ -5,7 +5,7 @@ import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting._base import Display, draw_cells
+from sklearn_sharpbalance.plotting._base import GREY, SEQUENTIAL, Display
 
 __all__ = ["SearchDisplay"]
 
@@ -135,20 +135,34 @@ class SearchDisplay(Display):
             errors = _checked(self.standard_errors, shape, "standard_errors")
         size = (max(4.6, 1.6 + shape[1]), max(3.6, 1.2 + 0.8 * shape[0]))
         ax = self._start(ax, size)
-        self.im_, self.text_, self.colorbar_ = draw_cells(
-            ax,
-            scores,
-            np.vectorize(_cell)(scores, errors),
-            label=f"Mean {self.score_name}",
-            aspect="auto",
-            origin="lower",
-        )
+        label = f"Mean {self.score_name}"
+        look = {"cmap": SEQUENTIAL, "aspect": "auto", "origin": "lower"}
+        self.im_ = ax.imshow(scores, **look)
+        self.text_ = np.empty(shape, dtype=object)
+        for (row, column), score in np.ndenumerate(scores):
+            self.text_[row, column] = ax.text(
+                column,
+                row,
+                _cell(score, errors[row, column]),
+                ha="center",
+                va="center",
+                fontsize=9 if shape[1] <= 6 else 8,
+                color=GREY if np.isnan(score) else _text_colour(self.im_, score),
+            )
+        self.colorbar_ = ax.figure.colorbar(self.im_, ax=ax, label=label)
         self.best_ = None if self.best is None else _draw_frame(ax, *self.best)
         ax.set_xticks(range(shape[1]), [f"{value}" for value in self.x_values])
         ax.set_yticks(range(shape[0]), [f"{value}" for value in self.y_values])
         ax.set(xlabel=self.x_name, ylabel=self.y_name)
-        ax.set_title(f"Mean {self.score_name} and its standard error", fontsize=11)
+        ax.set_title(f"{label} and its standard error", fontsize=11)
         return self
+
+
+def _text_colour(image, value):
+    """Return black or white, whichever is readable on the colour of a value."""
+    red, green, blue, _ = image.cmap(image.norm(value))
+    is_light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+    return "black" if is_light else "white"
 
 
 def _draw_frame(ax, row, column):

@@ -32,7 +32,6 @@ def test_lines_are_accuracies_in_percent_above_which_is_the_legend():
     [
         ({"member_accuracy": np.ones((1, 2))}, r"got \(1, 2\) and \(2, 2\)"),
         ({"names": ["a"]}, "one name for each of 2 ensembles"),
-        ({"severities": [1]}, "2 severities, got"),
     ],
 )
 def test_invalid_accuracies_raise_before_a_figure_is_made(arguments, message):

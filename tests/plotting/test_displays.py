@@ -24,7 +24,6 @@ from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
     ReliabilityDisplay,
-    SubsetOverlapDisplay,
     TrainingHistoryDisplay,
 )
 from tests.cases import rest_slow
@@ -40,7 +39,6 @@ BUILDERS = {
     "OODDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.X[::-1] * 3, score="pds"
     ),
-    "SubsetOverlapDisplay.from_estimator": lambda e, d, show: show(e),
     "LossLandscapeDisplay.from_estimator": lambda e, d, show: show(
         e, d.X, d.y, n_dims=2, n_points=3
     ),
@@ -151,7 +149,6 @@ def test_texts_do_not_overlap(shown):
     ("display", "needs_y"),
     [
         (ReliabilityDisplay, True),
-        (SubsetOverlapDisplay, False),
         (TrainingHistoryDisplay, False),
         (LossLandscapeDisplay, True),
         (OODDisplay, True),
@@ -165,8 +162,6 @@ def test_unfitted_ensembles_raise(display, needs_y, digits):
 
 def test_estimators_without_the_attribute_raise(digits):
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
-    with pytest.raises(InvalidInputError, match="has no 'sam_masks_'"):
-        SubsetOverlapDisplay.from_estimator(forest)
     with pytest.raises(InvalidInputError, match="has no 'history_'"):
         TrainingHistoryDisplay.from_estimator(forest)
     # A reliability diagram works with any classifier.

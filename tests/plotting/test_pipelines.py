@@ -14,10 +14,8 @@ from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
-    SubsetOverlapDisplay,
     TrainingHistoryDisplay,
 )
-from sklearn_sharpbalance.plotting.overlap import subset_overlap
 from tests.plotting.made_up import SMALL
 
 FEW = SMALL | {"n_estimators": 2, "aggregation": "majority"}
@@ -55,11 +53,7 @@ def search(estimator):
 
 
 @pytest.mark.parametrize("wrap", [lambda e: make_pipeline(StandardScaler(), e), search])
-def test_history_and_masks_are_found_inside(wrap, digits):
+def test_history_is_found_inside(wrap, digits):
     found = wrap(SharpBalance(MLP, **FEW)).fit(digits.X, digits.y)
     inner = last_step(getattr(found, "best_estimator_", found))
     assert TrainingHistoryDisplay.from_estimator(found).history is inner.history_
-    np.testing.assert_array_equal(
-        SubsetOverlapDisplay.from_estimator(found).overlap,
-        subset_overlap(inner.sam_masks_),
-    )
