@@ -1,5 +1,6 @@
 """Parameters: nested ones such as ``sharpness__chunk_size``, and their checks."""
 
+import re
 from os import PathLike
 from typing import Any
 
@@ -158,6 +159,12 @@ def _check_callbacks(callbacks):
 
 
 def _check_folder(name, folder):
+    fields = re.findall(r"\{\w*\}", str(folder).replace("{fit}", ""))
+    if name == "checkpoint_dir" and fields:
+        raise InvalidInputError(
+            f"checkpoint_dir={folder!r} has {fields[0]}, but only {{fit}} is replaced, "
+            "by a digest of data and parameters. Use {fit}, or remove the braces."
+        )
     if isinstance(folder, str | PathLike) and not str(folder).strip():
         raise InvalidInputError(
             f"{name}={folder!r} is not the name of a folder. Pass a folder, '.' for "

@@ -242,6 +242,9 @@ def _data_problem(net, params):
 
 def _loader_problem(net, params):
     for name in ("iterator_train", "iterator_valid"):
+        n_workers: Any = net.get_params_for(name).get("num_workers", 0)
+        if n_workers < 0:
+            return f"{name}__num_workers must be 0 or more, got {n_workers}."
         if net.get_params_for(name).get("collate_fn") is not None:
             return (
                 f"{name}__collate_fn is not used: shapes, labels, statistics and "

@@ -79,6 +79,8 @@ REFUSED = {
     "callback": ({"callbacks": [EpochTimer(), 3]}, "callbacks[1]"),
     "callback pair": ({"callbacks": [EpochTimer(), ("a", 3)]}, "callbacks[1]"),
     "checkpoint_dir": ({"checkpoint_dir": " "}, "checkpoint_dir"),
+    "field of checkpoint_dir": ({"checkpoint_dir": "x/{foo}"}, "{foo}"),
+    "workers": ({"estimator__iterator_train__num_workers": -1}, "num_workers"),
     "class weight nan": ({"class_weight": {0: 1.0, 1: np.nan}}, "class 1"),
     "class weight negative": ({"class_weight": {0: 1.0, 1: -1.0}}, "class 1"),
     "class weight text": ({"class_weight": {0: 1.0, 1: "2"}}, "class 1"),
