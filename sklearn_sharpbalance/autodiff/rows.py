@@ -1,6 +1,7 @@
 """Slices of the inputs that a net takes, in chunks that fit in memory."""
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -213,7 +214,15 @@ def in_chunks(
     """
     if n == 0:
         raise InvalidInputError(EMPTY)
-    return torch.cat(list(map_chunks(fn, n, chunk_size, setting=setting)))
+    parts = map_chunks(fn, n, chunk_size, setting=setting)
+    first = next(parts)
+    # One tensor from the start: small results between the freed memory of large chunks
+    # would keep it from being used again.
+    whole, start = first.new_empty((n, *first.shape[1:])), 0
+    for part in chain([first], parts):
+        whole[start : start + len(part)] = part
+        start += len(part)
+    return whole
 
 
 def _attempt(fn, rows):
