@@ -273,6 +273,7 @@ def draw(results, path):
     left.set_xticks(range(len(METHODS)), labels)
     left.set_ylabel("Accuracy on corrupted rows (%)")
     right.set_xlabel("Sharpness on the training set (left: flatter)")
+    right.locator_params(axis="x", nbins=5)
     right.set_ylabel("DER on corrupted rows (up: more diverse)")
     figure.suptitle("Small: a split each; large: mean", fontsize="medium")
     right.legend(fontsize="small")

@@ -186,7 +186,7 @@ def test_recomputing_statistics_draws_nothing_and_skips_frozen_layers():
     body.first.running_mean.fill_(5.0)
 
     def build():
-        return finetune(body, 3, trainable=1)
+        return finetune(body, 3, trainable="head")
 
     net = DeepEnsembleClassifier(build, 1, **FAST).fit(X, y).estimators_[0]
     assert isinstance(net.module_.module.first, FrozenBatchNorm1d)
