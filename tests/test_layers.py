@@ -10,7 +10,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
 PACKAGE = Path(__file__).parent.parent / "sklearn_sharpbalance"
 # Lower these numbers whenever the package gets lighter.
-BUDGET = {"lines": 35_100, "files": 185, "files of a fit on iris": 58}
+BUDGET = {"lines": 35_100, "files": 180, "files of a fit on iris": 58}
 LAYERS = [
     ["exceptions", "_version"],
     ["_validation", "_triton_probe"],
