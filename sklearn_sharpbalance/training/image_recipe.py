@@ -42,16 +42,15 @@ class Size(NamedTuple):
 SIDE_OVER_PADDING = 8  # padding before a random crop, in relation to the smaller side
 FLIPPED_CHANNELS = 3  # grey images are often of digits or letters
 
-# Names of rows are those of examples/benchmarks/results/images.md.
+# Chosen on validation images, one run each. Those runs have no record;
+# ``bench_images.py --plan many some few`` repeats them, with these names of rows.
 #
-# 40,000 images of CIFAR-100: width 64 ("small 64 reflect") within a point of wider and
-# of pooling networks, which take longer; a quarter of the images of a batch of 512
-# gains nothing ("b256"); twice the decay or the rate loses a point.
-# 10,000 of CIFAR-10: width 64 ("small 64, 30 x b128") gains nothing over 32 and takes
-# twice the time; decay 2e-3 loses half a point.
-# 2,000 of CIFAR-10: decay 2e-3 ("decay 2e-3") gains two points, more gains nothing;
-# a batch of 32 takes longer and gains nothing. The radius 1 ("rho 1") costs width 16
-# six points; it gains half a point for the wide networks ("sharpbalance, rho 1").
+# 40,000 images of CIFAR-100: width 64 is within a point of "width 96" and of "pooling",
+# which take longer; "batch 256" gains nothing; "decay 2e-3", "rate 0.8" lose a point.
+# 10,000 of CIFAR-10: "width 64" gains nothing over 32 and takes twice the time;
+# "decay 2e-3" loses half a point.
+# 2,000 of CIFAR-10: decay 2e-3 gains two points over "decay 1e-3", "decay 4e-3" gains
+# nothing, "batch 32" neither and takes longer; "rho 1" costs six points.
 SIZES = (
     Size(below=5_000, width=16, batch_size=64, weight_decay=2e-3, rho=0.3),
     Size(below=20_000, width=32, batch_size=128, weight_decay=1e-3, rho=0.5),
@@ -59,11 +58,11 @@ SIZES = (
 )
 FIRST = 100  # images whose values are looked at
 RATE = 0.4  # for 512 images in a batch; proportional to the square root
-EPOCHS = (30, 90)  # "40 x b64" gains a point for a third more time
+EPOCHS = (30, 90)  # "40 epochs" gain a point for a third more time
 PASSED_IMAGES = 60_000  # more epochs for fewer than 2,000 images
 OPTIONS = {
     "optimizer__nesterov": True,
-    "criterion__label_smoothing": 0.05,  # 0.1 has the same accuracy, a higher NLL
+    "criterion__label_smoothing": 0.05,  # "smoothing 0.1": same accuracy, higher NLL
 }
 
 RECIPE = {*OPTIONS, "optimizer__weight_decay", "module__width"}
