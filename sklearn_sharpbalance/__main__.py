@@ -267,8 +267,8 @@ def draw(results, path):
             i + 0.15, values.mean(), half_width(values), fmt="o", capsize=4, c=f"C{i}"
         )
         right.scatter(runs["sharpness"], runs["DER"], s=12, color=f"C{i}")
-        mean = runs[["sharpness", "DER"]].mean()
-        right.scatter(*mean, s=90, color=f"C{i}", edgecolors="black", label=name)
+        x, y = runs["sharpness"].mean(), runs["DER"].mean()
+        right.scatter(x, y, s=90, color=f"C{i}", edgecolors="black", label=name)
     labels = [name.replace(", ", ",\n") for name in METHODS]
     left.set_xticks(range(len(METHODS)), labels)
     left.set_ylabel("Accuracy on corrupted rows (%)")

@@ -262,7 +262,7 @@ def measure_ood(
         for key, pairs in by_key.items():
             values = drawn[key][1:]
             run[key] = Measured(
-                value=float(np.mean([ood_auroc(*one) for one in pairs])),
+                value=float(np.mean([ood_auroc(own, new) for own, new in pairs])),
                 draws=values if len(values) else None,
             )
     return run

@@ -213,7 +213,7 @@ def checked_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
     groups, own = state["param_groups"], optimizer.param_groups
     if len(groups) != len(own) or state.keys() != {"state", "param_groups"}:
         raise ValueError("it has other groups of weights")
-    groups = [_options(*pair) for pair in zip(groups, own)]
+    groups = [_options(stored, group) for stored, group in zip(groups, own)]
     numbers = set()
     for stored, group in zip(groups, own):
         examples: dict[int, Any] = {}

@@ -150,7 +150,9 @@ class StackedGroup:
         if self.reads_disk:
             self.X = as_tensor(data.X, self.device)
         else:
-            self.X = _joined([self._standardized(*each) for each in samples])  # (N, F)
+            self.X = _joined(
+                [self._standardized(X, module) for X, module in samples]
+            )  # (N, F)
         if any(weight is not None for weight in weights):
             own = [
                 torch.ones(len(y)) if weight is None else torch.as_tensor(weight)
