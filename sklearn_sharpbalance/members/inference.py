@@ -98,7 +98,7 @@ def _check_scale(net, output, name):
 
 def _check_loss(net, output):
     """Raise if the criterion does not take logits and class codes."""
-    n_samples = output.shape[1] + 1  # no broadcasting of codes to logits
+    n_samples = 3 if output.shape[1] == 2 else 2  # codes do not broadcast to logits
     codes = torch.arange(n_samples, device=output.device) % output.shape[1]
     logits = output[:1].expand(n_samples, -1)
     try:
