@@ -123,11 +123,10 @@ class DeviceData:
     """Batches of a :class:`TrainingData` on a device.
 
     Arrays are moved to the device once and indexed there. Memory maps stay on disk if
-    the device is a CPU. Arrays of more than half of
-    a GPU's free memory stay on the host; their batches are copied through pinned
-    memory, one batch ahead. Items of a Dataset, pairs (x, y) or x alone, are read by a
-    DataLoader, which does not draw from the global generators; floating point inputs
-    become float32.
+    the device is a CPU. Arrays of more than half of a GPU's free memory stay on the
+    host; their batches are copied through pinned memory, one batch ahead. Items of a
+    Dataset, pairs (x, y) or x alone, are read by a DataLoader, which does not draw from
+    the global generators; floating point inputs become float32.
 
     Parameters
     ----------

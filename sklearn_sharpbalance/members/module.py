@@ -36,7 +36,7 @@ class MemberModule(nn.Module):
     """A module that standardises its own input.
 
     The statistics are part of the module, so that a member takes raw tables or uint8
-    pictures also outside of the ensemble.
+    images also outside of the ensemble.
 
     Parameters
     ----------

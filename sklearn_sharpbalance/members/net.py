@@ -141,7 +141,7 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
                 "estimator=None chooses a network by the shape of X, which a "
                 "dictionary does not have. Pass an nn.Module class as estimator."
             )
-        _warn_of_grey_pictures(input_shape)
+        _warn_of_grey_images(input_shape)
         estimator, kwargs = default_network(input_shape, n_classes)
     is_module = isinstance(estimator, nn.Module) or callable(estimator)
     if not is_module or (
@@ -169,13 +169,13 @@ def _default_rate(optimizer):
     return inspect.signature(optimizer).parameters["lr"].default
 
 
-def _warn_of_grey_pictures(shape):
-    """Warn if samples may be grey pictures, which the default network flattens."""
+def _warn_of_grey_images(shape):
+    """Warn if samples may be grey images, which the default network flattens."""
     if len(shape) == 2 and min(shape) >= SMALLEST_IMAGE:
         warnings.warn(
             f"Samples of shape {tuple(shape)} have no channel axis: the default "
             "network flattens them, as it does with sequences. If they are grey "
-            "pictures pass X[:, None], of shape (N, 1, H, W), for a convolutional "
+            "images pass X[:, None], of shape (N, 1, H, W), for a convolutional "
             "network; otherwise pass X.reshape(len(X), -1), or a module of your own.",
             SharpBalanceWarning,
             stacklevel=2,
@@ -186,7 +186,7 @@ def _fill_sizes(net, input_shape, n_classes):
     """Set the sizes that the module takes as arguments and the user did not set."""
     known = {"n_classes": n_classes}
     if input_shape is not None:
-        known["n_features"] = math.prod(input_shape)  # MLPs flatten pictures
+        known["n_features"] = math.prod(input_shape)  # MLPs flatten images
     if input_shape is not None and len(input_shape) == 3:
         known["in_channels"] = input_shape[0]
     try:
