@@ -124,10 +124,8 @@ frame[frame["metric"] == "ood_auroc"].pivot(
 report.plot("corrupted_accuracy")
 import pandas as pd
 
-from sklearn_sharpbalance.plotting import CorruptionDisplay
-
-accuracy = [
-    pd.concat(runs)["ensemble"].groupby("severity").mean()
-    for runs in report.corruption.values()
-]
-CorruptionDisplay(accuracy, names=report.methods).plot()
+accuracy = {
+    name: pd.concat(runs)["ensemble"].groupby("severity").mean()
+    for name, runs in report.corruption.items()
+}
+pd.DataFrame(accuracy).plot(marker="o", ylabel="Accuracy")

@@ -118,5 +118,5 @@ if len(sys.argv) > 1:
 # The slope of each line is the diversity lost for a unit of sharpness. One synthetic table
 # says little about other data; measurements on digits and images are among the
 # :doc:`results </results>`.
-for name, fit in display.fits_.items():
-    print(f"{name}: slope {fit.slope:.2f}")
+for name, slope in display.slopes_.items():
+    print(f"{name}: slope {slope:.2f}")

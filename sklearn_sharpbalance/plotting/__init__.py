@@ -5,9 +5,6 @@
 arguments such as ``ax`` on to ``plot``. matplotlib is imported when a figure is drawn.
 """
 
-from sklearn_sharpbalance.plotting._groups import TradeoffFit, fit_tradeoff
-from sklearn_sharpbalance.plotting.corruption import CorruptionDisplay
-from sklearn_sharpbalance.plotting.history import TrainingHistoryDisplay
 from sklearn_sharpbalance.plotting.landscape import LossLandscapeDisplay
 from sklearn_sharpbalance.plotting.ood import OODDisplay
 from sklearn_sharpbalance.plotting.overlap import subset_overlap
@@ -16,14 +13,10 @@ from sklearn_sharpbalance.plotting.search import SearchDisplay
 from sklearn_sharpbalance.plotting.tradeoff import TradeoffDisplay
 
 __all__ = [
-    "CorruptionDisplay",
     "LossLandscapeDisplay",
     "OODDisplay",
     "ReliabilityDisplay",
     "SearchDisplay",
     "TradeoffDisplay",
-    "TradeoffFit",
-    "TrainingHistoryDisplay",
-    "fit_tradeoff",
     "subset_overlap",
 ]

@@ -1,14 +1,12 @@
-"""What the displays share: axes, colours, labels, legends and access to ensembles."""
+"""What the displays share: axes, colours, labels and legends."""
 
 from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.metrics._outputs import last_step
 
 BLACK = "#000000"
 # Okabe and Ito's palette, which is distinct with any colour vision and in print.
@@ -55,22 +53,6 @@ class Display:
             _, ax = plt.subplots(figsize=figsize, layout=layout)
         self.ax_, self.figure_ = ax, ax.figure
         return ax
-
-
-def check_fitted(estimator: Any, attribute: str) -> Any:
-    """Return a fitted ensemble, found in a pipeline or search, with an attribute."""
-    estimator = last_step(estimator)
-    best = getattr(estimator, "best_estimator_", None)
-    if best is not None:
-        return check_fitted(best, attribute)
-    if not hasattr(estimator, "module_"):  # of a net, which is its own member
-        check_is_fitted(estimator, "estimators_")
-    if not hasattr(estimator, attribute):
-        raise InvalidInputError(
-            f"{type(estimator).__name__} has no {attribute!r}, which this display "
-            "needs. Pass a fitted ensemble of this package."
-        )
-    return estimator
 
 
 def ink(ax: Any) -> str:

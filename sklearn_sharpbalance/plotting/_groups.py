@@ -1,7 +1,7 @@
 """The points of groups of ensembles, and the lines fitted to them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -15,55 +15,10 @@ from sklearn_sharpbalance.plotting._base import (
     wrapped,
 )
 
-__all__ = ["TradeoffFit", "fit_tradeoff"]
-
 # A line through two points always fits.
 MIN_POINTS = 3
 # Length of an axis as a fraction of its largest value, at least.
 MIN_SPAN = 0.2
-
-
-class TradeoffFit(NamedTuple):
-    """Line ``diversity = intercept + slope * sharpness``.
-
-    Attributes
-    ----------
-    slope, intercept : float
-        The line; ``slope`` is the paper's beta.
-    """
-
-    slope: float
-    intercept: float
-
-    def __call__(self, sharpness):
-        """Return the diversity on the line."""
-        return self.intercept + self.slope * np.asarray(sharpness, dtype=float)
-
-
-def fit_tradeoff(sharpness, diversity):
-    """Fit the least-squares line of diversity on sharpness.
-
-    Parameters
-    ----------
-    sharpness, diversity : array-like of shape (n_ensembles,)
-        One value of each per ensemble.
-
-    Returns
-    -------
-    fit : TradeoffFit or None
-        ``slope`` (the paper's beta) and ``intercept``; None with fewer than two
-        different values of sharpness.
-
-    Examples
-    --------
-    >>> fit_tradeoff([1.0, 2.0, 3.0], [1.0, 3.0, 5.0]).slope.round(6)
-    np.float64(2.0)
-    """
-    x, y = np.asarray(sharpness, dtype=float), np.asarray(diversity, dtype=float)
-    if np.ptp(x) == 0:
-        return None
-    slope, intercept = np.polyfit(x, y, 1)
-    return TradeoffFit(slope, intercept)
 
 
 def draw_points(
@@ -100,20 +55,22 @@ def _colour_scale(color: np.ndarray) -> dict[str, Any]:
 
 def draw_fits(
     ax: Any, x: np.ndarray, y: np.ndarray, groups: np.ndarray
-) -> tuple[dict[str, Any], dict[str, TradeoffFit | None]]:
-    """Draw the least-squares line of each group that has enough points."""
-    lines, fits = {}, {}
+) -> tuple[dict[str, Any], dict[str, float]]:
+    """Draw the least-squares line of each group that has enough points.
+
+    Return the lines and their slopes.
+    """
+    lines, slopes = {}, {}
     for g, group in enumerate(dict.fromkeys(groups.tolist())):
-        rows = groups == group
-        fit = None
-        if rows.sum() >= MIN_POINTS:
-            fit = fit_tradeoff(x[rows], y[rows])
-        fits[group] = fit
-        if fit is not None:
-            at = np.array([x[rows].min(), x[rows].max()])
-            look = {"color": colour(g, ax), "linestyle": LINES[g % len(LINES)]}
-            (lines[group],) = ax.plot(at, fit(at), linewidth=1.4, zorder=2, **look)
-    return lines, fits
+        own, values = x[groups == group], y[groups == group]
+        if len(own) < MIN_POINTS or np.ptp(own) == 0:
+            continue
+        slope, intercept = np.polyfit(own, values, 1)
+        at = np.array([own.min(), own.max()])
+        look = {"color": colour(g, ax), "linestyle": LINES[g % len(LINES)]}
+        line = ax.plot(at, intercept + slope * at, linewidth=1.4, zorder=2, **look)
+        lines[group], slopes[group] = line[0], float(slope)
+    return lines, slopes
 
 
 def widen_axis(ax: Any, axis: str, values: np.ndarray) -> None:
@@ -131,7 +88,7 @@ def widen_axis(ax: Any, axis: str, values: np.ndarray) -> None:
 def draw_legend(
     ax: Any,
     groups: Iterable[str],
-    fits: Mapping[str, TradeoffFit | None],
+    slopes: Mapping[str, float],
     *,
     is_grouped: bool,
     is_filled: bool,
@@ -147,9 +104,8 @@ def draw_legend(
     for g, group in enumerate(groups):
         look: dict[str, Any] = {"color": colour(g, ax), "linestyle": "none"}
         label = wrapped(str(group), 40) if is_grouped else ""
-        fit = fits.get(group)
-        if fit is not None:
-            slope = rf"$\beta$ = {fit.slope:.2g}"
+        if group in slopes:
+            slope = rf"$\beta$ = {slopes[group]:.2g}"
             look["linestyle"] = LINES[g % len(LINES)]
             label = f"{label} ({slope})" if label else slope
         if is_grouped:

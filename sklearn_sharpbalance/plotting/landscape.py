@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from sklearn_sharpbalance._validation import check_generator
@@ -18,7 +19,6 @@ from sklearn_sharpbalance.metrics._outputs import reach_last_step
 from sklearn_sharpbalance.plotting._base import (
     SEQUENTIAL,
     Display,
-    check_fitted,
     colour,
     legend_above,
     n_drawn,
@@ -141,7 +141,7 @@ class LossLandscapeDisplay(Display):
         **kwargs
             Passed to :meth:`plot`.
         """
-        check_fitted(estimator, "classes_")
+        check_is_fitted(estimator)
         estimator, X = reach_last_step(estimator, X)
         nets = getattr(estimator, "estimators_", None) or [estimator]
         chosen = _check_members(nets, members, n_dims)

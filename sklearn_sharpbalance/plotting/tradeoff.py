@@ -48,8 +48,8 @@ class TradeoffDisplay(Display):
     ax_, figure_ : matplotlib Axes and Figure
     scatters_ : dict of str to matplotlib PathCollection
     lines_ : dict of str to matplotlib Line2D
-    fits_ : dict of str to TradeoffFit or None
-        Fitted line of each group; its ``slope`` is the paper's beta.
+    slopes_ : dict of str to float
+        Slope of the line of each group, the paper's beta.
     colorbar_ : matplotlib Colorbar or None
     texts_ : list of matplotlib Annotation
 
@@ -62,8 +62,8 @@ class TradeoffDisplay(Display):
     --------
     >>> from sklearn_sharpbalance.plotting import TradeoffDisplay
     >>> display = TradeoffDisplay([1.0, 2.0, 3.0], [0.4, 0.5, 0.6]).plot()
-    >>> round(display.fits_["all"].slope, 6)
-    np.float64(0.1)
+    >>> round(display.slopes_["all"], 6)
+    0.1
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class TradeoffDisplay(Display):
         widen_axis(ax, "x", x)
         widen_axis(ax, "y", y)
         ax.locator_params(axis="x", nbins=4)
-        self.lines_, self.fits_ = draw_fits(ax, x, y, groups)
+        self.lines_, self.slopes_ = draw_fits(ax, x, y, groups)
         ax.set(xlabel=self.sharpness_name, ylabel=self.diversity_name)
         tidy(ax)
         ax.margins(0.12)
@@ -125,7 +125,7 @@ class TradeoffDisplay(Display):
         draw_legend(
             ax,
             self.scatters_,
-            self.fits_,
+            self.slopes_,
             is_grouped=self.groups is not None,
             is_filled=color is None,
             notes=notes,

@@ -19,12 +19,10 @@ from sklearn.svm import SVC
 
 import sklearn_sharpbalance.plotting as plotting
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
     ReliabilityDisplay,
-    TrainingHistoryDisplay,
 )
 from tests.cases import rest_slow
 from tests.plotting.made_up import PROBAS, Y
@@ -43,7 +41,6 @@ BUILDERS = {
         e, d.X, d.y, n_dims=2, n_points=3
     ),
     "SearchDisplay.from_estimator": lambda e, d, show: show(SEARCH, x="C", y="gamma"),
-    "TrainingHistoryDisplay.from_estimator": lambda e, d, show: show(e),
 }
 
 
@@ -146,25 +143,16 @@ def test_texts_do_not_overlap(shown):
 
 
 @pytest.mark.parametrize(
-    ("display", "needs_y"),
-    [
-        (ReliabilityDisplay, True),
-        (TrainingHistoryDisplay, False),
-        (LossLandscapeDisplay, True),
-        (OODDisplay, True),
-    ],
+    "display", [ReliabilityDisplay, LossLandscapeDisplay, OODDisplay]
 )
-def test_unfitted_ensembles_raise(display, needs_y, digits):
-    args = (digits.X, digits.y) if needs_y else ()
+def test_unfitted_ensembles_raise(display, digits):
+    unfitted = SharpBalanceEnsembleClassifier()
     with pytest.raises(NotFittedError, match="is not fitted yet"):
-        display.from_estimator(SharpBalanceEnsembleClassifier(), *args)
+        display.from_estimator(unfitted, digits.X, digits.y)
 
 
-def test_estimators_without_the_attribute_raise(digits):
+def test_a_reliability_diagram_works_with_any_classifier(digits):
     forest = RandomForestClassifier(2).fit(digits.X, digits.y)
-    with pytest.raises(InvalidInputError, match="has no 'history_'"):
-        TrainingHistoryDisplay.from_estimator(forest)
-    # A reliability diagram works with any classifier.
     ReliabilityDisplay.from_estimator(forest, digits.X, digits.y)
 
 

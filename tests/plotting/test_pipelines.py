@@ -4,17 +4,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from sklearn_sharpbalance import MLP
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
-    TrainingHistoryDisplay,
 )
 from tests.plotting.made_up import SMALL
 
@@ -45,15 +42,3 @@ def test_display_of_a_pipeline_equals_that_of_its_last_step(kind, fitted, digits
     got = SHOWN[kind](fitted.pipe, digits.X, digits.y)
     want = SHOWN[kind](fitted.inner, fitted.X, digits.y)
     np.testing.assert_array_equal(got, want)
-
-
-def search(estimator):
-    split = PredefinedSplit(np.r_[np.zeros(60), -np.ones(180)])
-    return GridSearchCV(estimator, {"n_estimators": [2]}, cv=split, error_score="raise")
-
-
-@pytest.mark.parametrize("wrap", [lambda e: make_pipeline(StandardScaler(), e), search])
-def test_history_is_found_inside(wrap, digits):
-    found = wrap(SharpBalance(MLP, **FEW)).fit(digits.X, digits.y)
-    inner = last_step(getattr(found, "best_estimator_", found))
-    assert TrainingHistoryDisplay.from_estimator(found).history is inner.history_

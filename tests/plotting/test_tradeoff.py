@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import linregress
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.plotting import TradeoffDisplay, fit_tradeoff
+from sklearn_sharpbalance.plotting import TradeoffDisplay
 from tests.cases import rest_slow
 
 rng = np.random.default_rng(1)
@@ -18,11 +18,11 @@ rng = np.random.default_rng(1)
 def test_fitted_line_equals_scipys():
     x, y = rng.uniform(1, 5, 9), rng.uniform(1, 5, 9)
     expected = linregress(x, y)
-    fit = fit_tradeoff(x, y)
-    assert fit.slope == pytest.approx(expected.slope)
-    at = np.array([1.5, 4.0])
-    np.testing.assert_allclose(fit(at), expected.intercept + expected.slope * at)
-    assert fit_tradeoff([1.0, 1.0], [0.1, 0.2]) is None
+    display = TradeoffDisplay(x, y).plot()
+    assert display.slopes_["all"] == pytest.approx(expected.slope)
+    at, drawn = display.lines_["all"].get_data()
+    np.testing.assert_allclose(drawn, expected.intercept + expected.slope * at)
+    assert TradeoffDisplay([1.0] * 3, [0.1, 0.2, 0.3]).plot().slopes_ == {}
 
 
 def test_groups_share_a_colour_scale_and_have_their_own_lines():
@@ -31,8 +31,8 @@ def test_groups_share_a_colour_scale_and_have_their_own_lines():
         x, np.r_[x[:3], 3 * x[3:]], color=x, groups=["a"] * 3 + ["b"] * 3
     ).plot()
     assert {s.get_clim() for s in display.scatters_.values()} == {(0.0, 5.0)}
-    assert display.fits_["a"].slope == pytest.approx(1)
-    assert display.fits_["b"].slope == pytest.approx(3)
+    assert display.slopes_["a"] == pytest.approx(1)
+    assert display.slopes_["b"] == pytest.approx(3)
     texts = [t.get_text() for t in display.ax_.get_legend().get_texts()]
     assert texts == [r"a ($\beta$ = 1)", r"b ($\beta$ = 3)"]
 
@@ -86,7 +86,7 @@ def test_points_that_are_not_finite_are_left_out_and_listed():
     display = TradeoffDisplay(x, y, color=[9, 0.5, 8, 1, 2], labels=list("abcde"))
     display.plot()
     expected = linregress(x[[0, 3, 4]], y[[0, 3, 4]])
-    assert display.fits_["all"].slope == pytest.approx(expected.slope)
+    assert display.slopes_["all"] == pytest.approx(expected.slope)
     assert [t.get_text() for t in display.texts_] == ["a", "d", "e"]
     assert legend_texts(display)[-1] == "off the axes: b, c"
     assert display.scatters_["all"].get_clim() == (1.0, 9.0)
