@@ -1,11 +1,7 @@
-"""Pretrained networks with a new head; weights are read from disk only."""
+"""Pretrained networks with a new head."""
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-import torch
 from torch import nn
 
 from sklearn_sharpbalance._validation import (
@@ -13,29 +9,22 @@ from sklearn_sharpbalance._validation import (
     check_choice,
     check_numbers,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
+from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["finetune"]
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
+def finetune(model, n_classes, *, trainable="all"):
     """Return a pretrained network with a new head of ``n_classes`` logits.
-
-    Nothing is downloaded: the weights are read from ``weights_path`` or from
-    torchvision's cache, if the file is there.
 
     Parameters
     ----------
-    name_or_model : str or torch.nn.Module
-        Name of a torchvision classification model ("resnet18", "vit_b_16", ...), or a
-        module, which is copied and not changed.
+    model : torch.nn.Module
+        Is copied and not changed.
     n_classes : int
         Number of logits.
-    weights_path : str or path, default=None
-        File with the state dict (``torch.save`` or safetensors). None: a named model
-        takes its default weights from torchvision's cache, a module keeps its own.
     trainable : {"all", "head"}, default="all"
         What is trained: everything, or the new head only. Frozen BatchNorm layers stay
         in evaluation mode and keep the statistics of the pretraining.
@@ -43,21 +32,15 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     Returns
     -------
     model : torch.nn.Module
-        On the CPU, in training mode. The head is the model's last linear layer or
-        convolution, with torch's default initialisation.
-
-    Raises
-    ------
-    ModelFileError
-        If the file is missing, damaged or does not fit the model. The message names
-        the path.
+        In training mode. The head is the model's last linear layer or convolution, with
+        torch's default initialisation.
 
     Notes
     -----
     An ensemble reinitialises all weights of a module instance for each member, the
-    pretrained ones too. To keep them, pass the ensemble a factory,
-    ``functools.partial(finetune, "resnet18")``: each member gets the pretrained body
-    and its own head.
+    pretrained ones too. To keep them, pass the ensemble a factory, such as
+    ``functools.partial(finetune, torchvision.models.resnet18(weights="DEFAULT"))``:
+    each member gets the pretrained body and its own head.
 
     Examples
     --------
@@ -68,41 +51,18 @@ def finetune(name_or_model, n_classes, *, weights_path=None, trainable="all"):
     """
     check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
     check_choice("trainable", trainable, ("all", "head"))
-    if isinstance(name_or_model, nn.Module):
-        model = copy.deepcopy(name_or_model)
-    else:
-        model = _torchvision_model(name_or_model, cached=weights_path is None)
+    if not isinstance(model, nn.Module):
+        raise InvalidInputError(
+            f"model must be a torch.nn.Module, got {model!r}. Pass a pretrained one, "
+            "such as torchvision.models.resnet18(weights='DEFAULT')."
+        )
+    model = copy.deepcopy(model)
     head = _head_name(model)
-    if weights_path is not None:
-        _load_body(model, Path(weights_path), head)
     _drop_auxiliary_heads(model)
     model.set_submodule(head, _new_head(model.get_submodule(head), n_classes))
     if trainable == "head":
         _freeze_body(model, head)
     return model.train()
-
-
-def _torchvision_model(name: str, cached: bool) -> nn.Module:
-    from torchvision import models
-
-    if name not in models.list_models(module=models):
-        raise InvalidInputError(
-            f"Unknown torchvision classification model {name!r}. Choose one of "
-            "torchvision.models.list_models(module=torchvision.models), or pass a "
-            "module."
-        )
-    if not cached:
-        return models.get_model(name, weights=None)
-    weights = models.get_model_weights(name).DEFAULT
-    path = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
-    if not path.is_file():
-        raise ModelFileError(
-            f"The weights of {name!r} are not on this machine and are not downloaded "
-            f"automatically. Download {weights.url} to {path}, or pass weights_path."
-        )
-    # The file exists, so torchvision reads it and downloads nothing.
-    with _reading(path):
-        return models.get_model(name, weights=weights)
 
 
 def _head_name(model: nn.Module) -> str:
@@ -134,58 +94,6 @@ def _new_head(old, n_classes: int) -> nn.Module:
     kept = {name: getattr(old, name) for name in names}
     kind = next(kind for kind in CONVOLUTIONS if isinstance(old, kind))
     return kind(old.in_channels, n_classes, bias=bias, **kept, **place)
-
-
-def _load_body(model: nn.Module, path: Path, head: str) -> None:
-    """Load all weights except those of the head, which is replaced."""
-    of_head = {f"{head}.weight", f"{head}.bias"}
-    state = _read_state(path)
-    for name in of_head & state.keys():
-        del state[name]  # in place: a new dictionary would lose the layers' versions
-    try:
-        missing, unexpected = model.load_state_dict(state, strict=False)
-    except (RuntimeError, ValueError) as error:  # other sizes, an unknown version
-        raise ModelFileError(
-            f"The weights in {path} do not fit {type(model).__name__}: {error}"
-        ) from error
-    missing = sorted(set(missing) - of_head)
-    if missing or unexpected:
-        raise ModelFileError(
-            f"The weights in {path} do not fit {type(model).__name__}: missing "
-            f"{missing[:3]}, unexpected {list(unexpected)[:3]}. Pass the file of the "
-            "same architecture."
-        )
-
-
-def _read_state(path: Path) -> dict[str, torch.Tensor]:
-    if not path.is_file():
-        raise ModelFileError(f"There is no file of weights at {path}.")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        with _reading(path):
-            return load_file(path)
-    with _reading(path):
-        state = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict):
-        raise ModelFileError(
-            f"{path} contains a {type(state).__name__}, not a state dict. Save "
-            "model.state_dict()."
-        )
-    return state
-
-
-@contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Raise an error with the path if the block fails to read the file."""
-    try:
-        yield
-    except Exception as error:
-        raise ModelFileError(
-            f"{path} cannot be read as weights ({type(error).__name__}): it is damaged "
-            "or has another format. Download it again, or save model.state_dict() with "
-            "torch.save."
-        ) from error
 
 
 def _drop_auxiliary_heads(model) -> None:
