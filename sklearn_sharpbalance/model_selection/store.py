@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.members.net import with_callbacks
-from sklearn_sharpbalance.training.trainer import stable_hash
+from sklearn_sharpbalance.persistence.fingerprint import stable_hash
 
 __all__ = ["ResultStore"]
 

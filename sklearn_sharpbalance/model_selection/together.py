@@ -14,11 +14,12 @@ from sklearn_sharpbalance.engine.stacked.members import allows_own_rates
 from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.model_selection.store import ResultStore
+from sklearn_sharpbalance.persistence.fingerprint import stable_hash
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 from sklearn_sharpbalance.training.display import FitDisplay, open_display
 from sklearn_sharpbalance.training.prepare import Prepared
-from sklearn_sharpbalance.training.trainer import stable_hash, train_members
+from sklearn_sharpbalance.training.trainer import train_members
 
 __all__ = ["epochs_bar", "train_together"]
 

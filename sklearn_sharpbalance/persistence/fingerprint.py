@@ -19,7 +19,6 @@ from torch.utils.data import Dataset
 from torch.utils.hooks import RemovableHandle
 
 from sklearn_sharpbalance._validation import printable
-from sklearn_sharpbalance.data.training_data import n_rows
 from sklearn_sharpbalance.persistence.encoding import byte_view
 from sklearn_sharpbalance.runtime.torch_internals import (
     hooks_of,
@@ -29,13 +28,12 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 )
 
 __all__ = [
-    "closed_over",
     "code_name",
     "condense",
     "data_fingerprint",
     "describe",
-    "describe_samples",
     "differences",
+    "stable_hash",
 ]
 
 PART_BYTES = 2**24  # of an array that are copied at once
@@ -109,12 +107,12 @@ def _code(value):
         return [getattr(value, "__qualname__", type(value).__qualname__), inner]
     code = value.__code__
     constants = [one for one in code.co_consts if one is None or one != value.__doc__]
-    enclosed = [one for one in closed_over(value) if isinstance(one, CONSTANTS)]
+    enclosed = [one for one in _closed_over(value) if isinstance(one, CONSTANTS)]
     defaults = (value.__defaults__, value.__kwdefaults__)
     return [code.co_code, inner, _code((code.co_names, constants, enclosed, defaults))]
 
 
-def closed_over(value: type | types.FunctionType) -> list[Any]:
+def _closed_over(value: type | types.FunctionType) -> list[Any]:
     """Return the values of the enclosing variables that a function uses.
 
     Classes are left out, because the function may be a method of one of them.
@@ -124,6 +122,19 @@ def closed_over(value: type | types.FunctionType) -> list[Any]:
         with suppress(ValueError):  # the variable is not assigned yet
             contents.append(cell.cell_contents)
     return [content for content in contents if not isinstance(content, type)]
+
+
+def stable_hash(value: Any) -> str:
+    """Return a digest that is equal for equal values in every process.
+
+    Examples
+    --------
+    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.ones(2)])
+    True
+    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.zeros(2)])
+    False
+    """
+    return _digest(describe(value).encode())
 
 
 def describe(value: Any, within: tuple[int, ...] = ()) -> str:
@@ -183,7 +194,7 @@ def _function(value, within):
         return f"partial({', '.join(describe(part, within) for part in parts)})"
     if isinstance(value, types.MethodType):
         return f"{describe(value.__self__, within)}.{value.__func__.__name__}"
-    variables = [describe(content, within) for content in closed_over(value)]
+    variables = [describe(content, within) for content in _closed_over(value)]
     return (
         f"{code_name(value)}({', '.join(variables)})" if variables else code_name(value)
     )
@@ -197,9 +208,9 @@ def _object(value, within):
         # A table or column of pandas or polars, or an image of Pillow.
         names = list(map(str, getattr(value, "columns", ())))
         return f"{name}({names} {_array(np.asarray(value))})"
-    if hasattr(value, "rvs") and hasattr(value, "dist"):  # a distribution of scipy
-        arguments = describe((value.args, value.kwds), within)
-        return f"scipy.stats.{value.dist.name}{arguments}"
+    if isinstance(value, np.random.RandomState):
+        state = describe(value.get_state(legacy=False))
+        return f"RandomState at {_digest(state.encode())}"
     if hasattr(value, "get_params"):
         return f"{name}({describe(_compared(value.get_params(deep=False)), within)})"
     if hasattr(value, "__dict__"):
@@ -260,22 +271,11 @@ def data_fingerprint(data, classes) -> dict[str, str]:
     """Describe training data by samples, labels, classes and weights."""
     weight = "none" if data.weight is None else describe(data.weight)
     return {
-        "X": describe_samples(data.X),
+        "X": condense(describe(data.X)),
         "y": describe(data.y),
         "classes": describe(classes.tolist()),
         "sample weights": weight,
     }
-
-
-def describe_samples(X) -> str:
-    """Describe samples by a digest; a Dataset by its class, length and attributes.
-
-    Items of a Dataset are not read, because they may be augmented.
-    """
-    if not isinstance(X, Dataset):
-        return condense(describe(X))
-    attributes = describe(_compared(vars(X)))
-    return condense(f"{n_rows(X)} items of {code_name(type(X))}, {attributes}")
 
 
 def condense(text: str) -> str:

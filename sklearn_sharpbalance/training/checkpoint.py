@@ -5,12 +5,10 @@ random numbers of an epoch depend on the member's seed and the epoch only. A res
 therefore has exactly the same result as an uninterrupted one.
 """
 
-import hashlib
 import re
 import warnings
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +30,12 @@ from sklearn_sharpbalance.persistence.archive import (
     write_archive,
 )
 from sklearn_sharpbalance.persistence.encoding import NotPlainError
-from sklearn_sharpbalance.persistence.fingerprint import condense, describe, differences
+from sklearn_sharpbalance.persistence.fingerprint import (
+    condense,
+    describe,
+    differences,
+    stable_hash,
+)
 from sklearn_sharpbalance.training.plan import Seeds
 from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree
 
@@ -149,18 +152,11 @@ def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, s
     described = {
         k: condense(describe(v)) for k, v in params.items() if k not in ignored
     }
-    described["random_state"] = _describe_random_state(params.get("random_state"))
-    return {**described, **data}
-
-
-def _describe_random_state(random_state):
-    """Describe a seed, or the state of a generator."""
-    if isinstance(random_state, Integral):
-        return describe(random_state)
+    random_state = params.get("random_state")
     if random_state is None or random_state is np.random.mtrand._rand:
-        return "drawn"  # seeds that cannot be drawn again are in the checkpoint
-    state = describe(random_state.get_state(legacy=False))
-    return f"RandomState at {_digest(state)}"
+        # Its seeds cannot be drawn again; they are in the checkpoint.
+        described["random_state"] = "drawn"
+    return {**described, **data}
 
 
 @dataclass
@@ -189,8 +185,8 @@ class FitCheckpoints:
     """
 
     def __init__(self, folder, fingerprint: dict[str, str], seeds: Seeds):
-        text = describe(list(fingerprint.items()))
-        name = str(folder).replace("{fit}", _digest(text))
+        digest = stable_hash(list(fingerprint.items()))
+        name = str(folder).replace("{fit}", digest)
         self.folder, self.fingerprint = CheckpointFolder(name), fingerprint
         self._saved = self.folder.latest()
         self.seeds = (
@@ -275,7 +271,3 @@ def _readable(folder):
 
 def _is_seed(value):
     return type(value) is int and 0 <= value < 2**63
-
-
-def _digest(text):
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

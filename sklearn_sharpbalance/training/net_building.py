@@ -47,6 +47,36 @@ OPTIONS_SHOWN = (
     "criterion__label_smoothing",
     "optimizer__nesterov",
 )
+OF_BATCHES = "the ensemble assigns samples to batches itself."
+OF_WEIGHTS = f"{OF_BATCHES} Pass sample_weight to fit, or class_weight."
+OF_ITEMS = (
+    "shapes, labels, statistics and scores are computed from single items. Let the "
+    "Dataset return samples as the module takes them, and pass augmentation as "
+    "train_transform."
+)
+# Settings of a net that are not used, their default, and what to do instead.
+UNUSED: dict[str, tuple[Any, str]] = {
+    "iterator_train": (DataLoader, f"{OF_BATCHES} Remove it."),
+    "iterator_valid": (DataLoader, f"{OF_BATCHES} Remove it."),
+    "iterator_train__sampler": (None, OF_WEIGHTS),
+    "iterator_train__batch_sampler": (None, OF_WEIGHTS),
+    "iterator_train__collate_fn": (None, OF_ITEMS),
+    "iterator_valid__collate_fn": (None, OF_ITEMS),
+    "iterator_train__drop_last": (
+        False,
+        "every epoch uses every sample, in batches of equal size. Remove it.",
+    ),
+    "dataset": (Dataset, f"{OF_BATCHES} Pass an instance of a torch Dataset as X."),
+    "train_split": (
+        None,
+        "the ensemble holds samples out itself. Pass validation_fraction to it.",
+    ),
+    "predict_nonlinearity": (
+        None,
+        "members are combined by their logits. Move it into the module, or pass a "
+        "function as aggregation.",
+    ),
+}
 
 
 def build_net(params, nested, fmt, data, n_classes, seed=0):
@@ -147,16 +177,13 @@ def resolve_sam(sam):
 
 def check_net_settings(net, params) -> None:
     """Raise if the user's net has settings that the ensemble would ignore."""
-    rules = (
+    for find_problem in (
         _number_problem,
         _duplicate_problem,
         _sam_problem,
-        _data_problem,
-        _loader_problem,
-        _output_problem,
+        _unused_problem,
         _criterion_problem,
-    )
-    for find_problem in rules:
+    ):
         problem = find_problem(net, params)
         if problem:
             raise InvalidInputError(problem)
@@ -172,6 +199,9 @@ def _number_problem(net, params):
             if name == "batch_size" and value == -1:
                 message += " For one batch of all samples pass batch_size=len(X)."
             return message
+    for name in ("iterator_train__num_workers", "iterator_valid__num_workers"):
+        if getattr(net, name, 0) < 0:
+            return f"{name} must be 0 or more, got {getattr(net, name)}."
     return None
 
 
@@ -215,67 +245,24 @@ def _sam_problem(net, params):
     return None
 
 
-def _data_problem(net, params):
-    reason = "the ensemble assigns samples to batches itself"
-    for name in ("iterator_train", "iterator_valid"):
-        if getattr(net, name) is not DataLoader:
-            return f"{name}={getattr(net, name)!r} is not used: {reason}. Remove it."
-    for name in ("sampler", "batch_sampler"):
-        if net.get_params_for("iterator_train").get(name) is not None:
-            return (
-                f"iterator_train__{name} is not used: {reason}. To weight samples or "
-                "classes, pass sample_weight to fit, or class_weight."
-            )
-    if net.dataset is not Dataset:
-        return (
-            f"dataset={net.dataset!r} is not used: {reason}. Pass an instance of a "
-            "torch Dataset as X."
-        )
-    split = net.train_split
-    if split is not None and not (isinstance(split, ValidSplit) and split.cv == 5):
-        return (
-            f"train_split={split!r} is not used: {reason}. To hold out samples, pass "
-            "validation_fraction to the ensemble."
-        )
-    return None
-
-
-def _loader_problem(net, params):
-    for name in ("iterator_train", "iterator_valid"):
-        n_workers: Any = net.get_params_for(name).get("num_workers", 0)
-        if n_workers < 0:
-            return f"{name}__num_workers must be 0 or more, got {n_workers}."
-        if net.get_params_for(name).get("collate_fn") is not None:
-            return (
-                f"{name}__collate_fn is not used: shapes, labels, statistics and "
-                "scores are computed from single items. Let the Dataset return samples "
-                "as the module takes them, and pass augmentation as train_transform."
-            )
-    if net.get_params_for("iterator_train").get("drop_last"):
-        return (
-            "iterator_train__drop_last=True is not used: every epoch uses every "
-            "sample, in batches of equal size. Remove it."
-        )
-    return None
-
-
-def _output_problem(net, params):
-    if net.get_params_for("criterion").get("weight") is not None:
-        return (
-            "criterion__weight would scale the learning rate, because it is applied to "
-            "the loss of each sample. Pass class_weight to the ensemble instead."
-        )
-    if callable(net.predict_nonlinearity):
-        return (
-            f"predict_nonlinearity={net.predict_nonlinearity!r} is not used: members "
-            "are combined by their logits. Move it into the module, or pass a function "
-            "as aggregation."
-        )
+def _unused_problem(net, params):
+    """Return a message if the net has a setting that is not used."""
+    for name, (default, advice) in UNUSED.items():
+        value = getattr(net, name, default)
+        is_split = isinstance(value, ValidSplit) and value.cv == 5  # skorch's default
+        is_plain = value is None or value is False or isinstance(value, str)
+        if value is not default and not is_plain and not is_split:
+            return f"{name}={value!r} is not used: {advice}"
     return None
 
 
 def _criterion_problem(net, params):
-    criterion = _made_criterion(net)
+    try:
+        with random_stream("cpu"):  # it may draw random numbers
+            given = net.get_params_for("criterion")
+            criterion = net.initialized_instance(net.criterion, given)
+    except Exception:  # raised with an explanation when a member is created
+        return None
     # These two divide the loss of a batch by the sum of its class weights.
     averages = isinstance(criterion, nn.CrossEntropyLoss | nn.NLLLoss)
     if averages and getattr(criterion, "weight", None) is not None:
@@ -293,16 +280,6 @@ def _criterion_problem(net, params):
             "requires_grad=False."
         )
     return None
-
-
-def _made_criterion(net):
-    """Return the criterion of the members; None if it cannot be created."""
-    with random_stream("cpu"):  # it may draw random numbers
-        try:
-            given = net.get_params_for("criterion")
-            return net.initialized_instance(net.criterion, given)
-        except Exception:  # raised with an explanation when a member is created
-            return None
 
 
 def check_callbacks(net, has_valid) -> None:
@@ -327,15 +304,17 @@ def check_callbacks(net, has_valid) -> None:
 def settings_in_force(prepared) -> dict[str, Any]:
     """Return the settings of a prepared fit by name, as numbers and strings."""
     net, training = prepared.trainer.net, prepared.trainer.training
-    optimizer, _ = base_optimizer(net)
+    schedule = prepared.params["lr_schedule"]
+    if not isinstance(schedule, LRScheduler):
+        schedule = training.lr_schedule
     settings = {
         "lr": float(base_rate(net)),
-        "lr_schedule": _schedule_name(prepared.params["lr_schedule"], training),
+        "lr_schedule": _name(schedule, LR_SCHEDULES),
         "max_epochs": int(training.n_epochs),
         "batch_size": int(training.batch_size),
-        "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__),
+        "optimizer": _name(base_optimizer(net)[0]),
         "weight_decay": _weight_decay(net),
-        "train_transform": _transform_name(training.transform),
+        "train_transform": _name(training.transform),
         "device": ", ".join(resolve_devices(prepared.params["device"])),
         "precision": training.precision,
         "threads": prepared.engine.threads or torch.get_num_threads(),
@@ -345,26 +324,21 @@ def settings_in_force(prepared) -> dict[str, Any]:
         if isinstance(value, int | float):
             settings[name.partition("__")[2]] = value
     if any(training.rho):
-        settings["sam"] = _step_name(net.optimizer)
-        settings["rho"] = _radius(training.rho)
+        settings["sam"] = _name(net.optimizer, OPTIMIZERS)
+        is_common = len(set(training.rho)) == 1
+        radii = ", ".join(f"{rho:g}" for rho in training.rho)
+        settings["rho"] = training.rho[0] if is_common else radii
     return settings
 
 
-def _step_name(optimizer):
-    """Return the name of a sharpness-aware step, or of a class of the user."""
-    names = {kind: name for name, kind in OPTIMIZERS.items()}
-    return names.get(optimizer, optimizer.__name__)
-
-
-def _radius(rho):
-    """Return the radius of all members, or a text with one for each."""
-    return rho[0] if len(set(rho)) == 1 else ", ".join(f"{each:g}" for each in rho)
-
-
-def _transform_name(transform):
-    if transform is None or isinstance(transform, RandomCropFlip):
-        return repr(transform)
-    return getattr(transform, "__name__", type(transform).__name__)
+def _name(value, known=None) -> str:
+    """Return the name of a value among the known ones, or of its function or class."""
+    for name, each in (known or {}).items():
+        if each is value:
+            return name
+    if value is None or isinstance(value, RandomCropFlip):
+        return repr(value)
+    return getattr(value, "__name__", type(value).__name__)
 
 
 def _weight_decay(net):
@@ -374,13 +348,3 @@ def _weight_decay(net):
     default = 0.0 if parameter is None else parameter.default
     value = getattr(net, "optimizer__weight_decay", bound.get("weight_decay", default))
     return float(value)
-
-
-def _schedule_name(given, training):
-    if isinstance(given, LRScheduler):
-        return "LRScheduler"
-    for name, schedule in LR_SCHEDULES.items():
-        if schedule is training.lr_schedule:
-            return name
-    kind = type(training.lr_schedule).__name__
-    return getattr(training.lr_schedule, "__name__", kind)

@@ -6,10 +6,10 @@ import numpy as np
 from torch import nn
 
 from sklearn_sharpbalance._parameters import PARAMETERS, names_where
+from sklearn_sharpbalance.engine.support import base_optimizer
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.member_params import own_settings, same_setting
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
-from sklearn_sharpbalance.members.net import BoundOptimizer
 from sklearn_sharpbalance.persistence.fingerprint import (
     code_name,
     describe,
@@ -21,6 +21,9 @@ __all__ = ["check_partial_fit", "check_unchanged", "fixed_settings"]
 # Names of parameters of the ensemble that differ from those of the net.
 LABELS = {"module": "estimator"}
 FIXED = names_where(partial_fit="fixed")
+# Settings of the net that may change, or that are compared as a whole.
+FREE = {"optimizer__base_optimizer", "optimizer__lr"}
+FREE |= {f"module__{name}" for name in OWN_ARGUMENTS}
 
 
 def check_partial_fit(params, classes=None, known=None):
@@ -71,9 +74,14 @@ def fixed_settings(net) -> dict[str, Any]:
     ensemble.
     """
     of_members = [dict(settings) for settings in own_settings(net)]
-    optimizer, options = _base_optimizer(net)
-    given = {"module": _given(net, "module", leave_out=OWN_ARGUMENTS)}
-    given |= {"criterion": _given(net, "criterion"), "optimizer": options}
+    optimizer, bound = base_optimizer(net)
+    parts = {name: net.get_params_for(name) for name in ("module", "criterion")}
+    parts["optimizer"] = bound | net.get_params_for("optimizer")
+    options = {
+        f"{part}__{name}": value
+        for part, given in parts.items()
+        for name, value in given.items()
+    }
     return {
         "standardize": net.module__mean is not None,
         "member_params": of_members if any(of_members) else None,
@@ -82,11 +90,7 @@ def fixed_settings(net) -> dict[str, Any]:
         "module": _structure(net.module__module),
         "criterion": net.criterion,
         "optimizer": optimizer,
-        **{
-            f"{part}__{name}": value
-            for part, options in given.items()
-            for name, value in options.items()
-        },
+        **{name: value for name, value in options.items() if name not in FREE},
     }
 
 
@@ -99,20 +103,6 @@ def _same(name, before, now):
 
 def _label(name):
     return LABELS.get(name, name if name in FIXED else f"estimator__{name}")
-
-
-def _given(net, part, leave_out=()):
-    given = net.get_params_for(part)
-    return {name: value for name, value in given.items() if name not in leave_out}
-
-
-def _base_optimizer(net):
-    """Return the user's optimizer, and its options without the learning rate."""
-    options = _given(net, "optimizer", leave_out=("base_optimizer", "lr"))
-    base: Any = net.get_params_for("optimizer").get("base_optimizer", net.optimizer)
-    if isinstance(base, BoundOptimizer):
-        base, options = base.func, options | base.keywords
-    return base, options
 
 
 def _structure(module):

@@ -35,9 +35,9 @@ from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import resolve_averaging
 from sklearn_sharpbalance.persistence.fingerprint import (
+    condense,
     data_fingerprint,
     describe,
-    describe_samples,
 )
 from sklearn_sharpbalance.runtime.devices import resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -234,7 +234,7 @@ def _start(estimator, params, read, unlabeled, *, n_members, whole_fit) -> Start
     fingerprint = fit_fingerprint(params, data_fingerprint(read.data, read.classes))
     fingerprint["first weights"] = describe(weights) if warm_nets else "fresh"
     if unlabeled is not None:
-        fingerprint["X_unlabeled"] = describe_samples(unlabeled.X)
+        fingerprint["X_unlabeled"] = condense(describe(unlabeled.X))
     checkpoints = FitCheckpoints(params["checkpoint_dir"], fingerprint, seeds)
     return Start(seeds=checkpoints.seeds, checkpoints=checkpoints, warm_nets=warm_nets)
 

@@ -1,6 +1,5 @@
 """Training in phases: score samples, select samples for SAM, train the members."""
 
-import types
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -9,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from joblib.hashing import NumpyHasher
 from sklearn.base import clone
 from sklearn.utils.validation import check_memory
 from skorch import NeuralNetClassifier
@@ -36,8 +34,7 @@ from sklearn_sharpbalance.members.net import sam_passes
 from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import pruned_member
-from sklearn_sharpbalance.persistence.encoding import byte_view
-from sklearn_sharpbalance.persistence.fingerprint import closed_over, code_name
+from sklearn_sharpbalance.persistence.fingerprint import stable_hash
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection.rules import (
     NoneSelector,
@@ -51,7 +48,6 @@ __all__ = [
     "EpochCount",
     "PhasedTrainer",
     "first_members",
-    "stable_hash",
     "train_members",
 ]
 
@@ -371,31 +367,3 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
 
 def _call(key, function, arguments):
     return function(**arguments)
-
-
-def stable_hash(value) -> str:
-    """Return a text that is equal for equal values in every process.
-
-    torch's pickle of a tensor contains its address in memory, so that joblib's hash of
-    equal members would differ.
-
-    Examples
-    --------
-    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.ones(2)])
-    True
-    >>> stable_hash([torch.ones(2)]) == stable_hash([torch.zeros(2)])
-    False
-    """
-    return _TensorHasher(hash_name="md5", coerce_mmap=True).hash(value)
-
-
-class _TensorHasher(NumpyHasher):
-    """joblib's hasher, extended to values of tensors and to code of functions."""
-
-    def save(self, obj):
-        """Pickle the object; replace tensors, classes and functions by plain values."""
-        if isinstance(obj, torch.Tensor):
-            obj = ("tensor", str(obj.dtype), tuple(obj.shape), byte_view(obj))
-        elif isinstance(obj, type | types.FunctionType):
-            obj = ("code", code_name(obj), closed_over(obj))
-        super().save(obj)

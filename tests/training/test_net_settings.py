@@ -89,11 +89,11 @@ REFUSED = [
     ({"iterator_train": OwnLoader}, "iterator_train=.* not used"),
     (
         {"iterator_train__sampler": WeightedRandomSampler(np.ones(60), 60)},
-        "iterator_train__sampler is not used: .* class_weight",
+        "iterator_train__sampler=.* is not used: .* class_weight",
     ),
     ({"dataset": OwnDataset}, "dataset=.* not used"),
     ({"train_split": ValidSplit(3)}, "train_split=.* validation_fraction"),
-    ({"criterion__weight": torch.ones(3)}, "criterion__weight .* class_weight"),
+    ({"criterion__weight": torch.ones(3)}, "weight of the criterion .* class_weight"),
     (
         {"criterion": nn.CrossEntropyLoss(weight=WEIGHT)},
         "weight of the criterion CrossEntropyLoss .* class_weight",
@@ -104,8 +104,14 @@ REFUSED = [
     ),
     ({"criterion": Tempered}, "criterion Tempered has trainable .* into the module"),
     ({"criterion": Tempered()}, "criterion Tempered has trainable .* into the module"),
-    ({"iterator_train__collate_fn": default_collate}, "iterator_train__collate_fn is"),
-    ({"iterator_valid__collate_fn": default_collate}, "iterator_valid__collate_fn is"),
+    (
+        {"iterator_train__collate_fn": default_collate},
+        "iterator_train__collate_fn=.* not used",
+    ),
+    (
+        {"iterator_valid__collate_fn": default_collate},
+        "iterator_valid__collate_fn=.* not used",
+    ),
     ({"iterator_train__drop_last": True}, "drop_last=True is not used: every epoch"),
     ({"iterator_valid": OwnLoader}, "iterator_valid=.* not used"),
     ({"predict_nonlinearity": half}, "predict_nonlinearity=.* not used"),
