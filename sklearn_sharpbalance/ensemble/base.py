@@ -350,9 +350,14 @@ class BaseDeepEnsemble(
         Notes
         -----
         The model takes ``X`` (batch, ...) as in ``predict_proba`` and returns
-        ``probabilities`` (batch, C). After a fit on a DataFrame, ``X`` is the matrix
-        that :meth:`member_inputs` returns. The labels of the columns are in the
-        metadata under ``classes``.
+        ``probabilities`` (batch, C), whose labels are in the metadata under
+        ``classes``.
+
+        After a fit on a DataFrame the model includes the encoding. It takes each column
+        as an input (batch, 1) with the name of the column: strings for text and for
+        categories of text, float32 for all others. Missing values are NaN, and the
+        empty string in text. Columns without a value in training have no input.
+        Infinite numbers are not refused.
         """
         from sklearn_sharpbalance.persistence.export import export_onnx
 

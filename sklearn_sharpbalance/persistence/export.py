@@ -62,8 +62,8 @@ RULES: dict[type, Callable] = {
 class AggregatedModule(nn.Module):
     """Map samples, in the format of the user, to probabilities (N, C).
 
-    Rows of a DataFrame are encoded before, by ``member_inputs``. The modules of the
-    predicting nets include the standardisation.
+    Rows of a DataFrame are encoded before. The modules of the predicting nets include
+    the standardisation.
     """
 
     def __init__(self, modules, rule, input_format, gives_proba):
@@ -142,10 +142,12 @@ def _check_exportable(estimator):
 
 def _example(estimator, dtype):
     """Return a small batch of the shape and type that the exported model takes."""
-    dtype = dtype or estimator.input_format_.dtype
-    if dtype not in ("float32", "uint8"):
-        raise InvalidInputError(f"dtype must be 'float32' or 'uint8', got {dtype!r}.")
     fmt = estimator.input_format_
+    dtype = dtype or fmt.dtype
+    allowed = ("float32", "uint8") if fmt.columns is None else ("float32",)
+    if dtype not in allowed:
+        names = " or ".join(map(repr, allowed))
+        raise InvalidInputError(f"dtype must be {names}, got {dtype!r}.")
     shape = (2, *(fmt.given_shape if fmt.columns is None else fmt.shape))
     return torch.zeros(shape, dtype=getattr(torch, dtype))
 
@@ -188,7 +190,16 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
             'export_onnx needs onnx and onnxscript: pip install "sklearn-sharpbalance'
             '[onnx]".'
         ) from error
+    from sklearn_sharpbalance.persistence.onnx_columns import (
+        check_columns,
+        with_columns,
+    )
+
     path = check_folder(path)
+    check_is_fitted(estimator)
+    columns = estimator.input_format_.columns
+    if columns is not None:
+        check_columns(columns)
     program = _program(estimator, dtype)
     model = torch.onnx.export(
         program,
@@ -201,11 +212,14 @@ def export_onnx(estimator, path, *, dtype=None) -> None:
     assert model is not None  # only if torch writes the file itself
     model.model.metadata_props["classes"] = _classes(estimator)
     weights = sum(p.numel() * p.element_size() for p in program.state_dict.values())
-    if weights > LARGEST_ONNX:
+    if weights > LARGEST_ONNX and columns is None:
         model.save(path, external_data=True)
-    else:
-        with atomic_file(path) as file:
-            file.write(model.model_proto.SerializeToString())
+        return
+    proto = model.model_proto
+    if columns is not None:
+        proto = with_columns(proto, columns)
+    with atomic_file(path) as file:
+        file.write(proto.SerializeToString())
 
 
 def _classes(estimator):

@@ -257,19 +257,11 @@ def test_crafted_columns_raise(case, fitted, tmp_path):
         load(tmp_path / "crafted").predict(as_pandas()[0])
 
 
-@pytest.mark.parametrize("write", rest_slow(["export_torch", "export_onnx"]))
-def test_exports_take_the_encoded_matrix(write, fitted, tmp_path):
+def test_a_torch_program_takes_the_encoded_matrix(fitted, tmp_path):
     X, _ = as_pandas(seed=2)
-    encoded, path = fitted.member_inputs(X), tmp_path / "model"
-    if write == "export_torch":
-        fitted.export_torch(path)
-        program = torch.export.load(path).module()
-        proba = program(torch.from_numpy(encoded)).numpy()
-    else:
-        onnxruntime = pytest.importorskip("onnxruntime")
-        fitted.export_onnx(path)
-        session = onnxruntime.InferenceSession(path)
-        proba = session.run(None, {"X": encoded})[0]
+    fitted.export_torch(tmp_path / "model")
+    program = torch.export.load(tmp_path / "model").module()
+    proba = program(torch.from_numpy(fitted.member_inputs(X))).numpy()
     np.testing.assert_allclose(proba, fitted.predict_proba(X), atol=1e-6)
 
 
