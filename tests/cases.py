@@ -1,11 +1,13 @@
 """Small tables, settings and parametrisations that several test files use."""
 
 import gc
+import random
 
 import numpy as np
 import pytest
 import torch
 from scipy import ndimage
+from torch import nn
 
 N_SAMPLES, N_EPOCHS = 60, 4
 
@@ -50,6 +52,37 @@ def weights(clf, member=0):
     """Return the state of a member as one float64 vector."""
     state = clf.estimators_[member].module_.state_dict()
     return torch.cat([value.flatten().double() for value in state.values()])
+
+
+def assert_same_members(one, other):
+    """Assert that two ensembles have the same weights and buffers, bit for bit."""
+    for mine, theirs in zip(one.estimators_, other.estimators_, strict=True):
+        state, twin = mine.module_.state_dict(), theirs.module_.state_dict()
+        assert all(value.equal(twin[key]) for key, value in state.items())
+
+
+def seed_generators(seed):
+    """Seed the global generators of Python, numpy and torch."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002
+    torch.manual_seed(seed)
+
+
+def global_generators():
+    """Return the states of the global generators."""
+    _, keys, place, *_ = np.random.get_state()  # noqa: NPY002
+    return random.getstate(), keys.tolist(), place, torch.get_rng_state().tolist()
+
+
+class TwoInputs(nn.Module):
+    """Take two columns and the three others as keywords."""
+
+    def __init__(self, n_classes):
+        super().__init__()
+        self.last = nn.Linear(5, n_classes)
+
+    def forward(self, a, b):
+        return self.last(torch.cat([a, b], dim=1))
 
 
 def rest_slow(values, keep=1):

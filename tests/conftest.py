@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -78,6 +79,14 @@ def ctrl_c():
 
 
 @pytest.fixture
+def terminal(monkeypatch):
+    """Make rich draw as in a terminal."""
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("rich._console", None)  # rich keeps the first one
+
+
+@pytest.fixture
 def interpreted():
     """Return a function that calls ``check`` in a process with Triton's interpreter."""
     if find_spec("triton") is None:
@@ -104,16 +113,24 @@ def every_epoch(monkeypatch):
     monkeypatch.setattr(plan, "SHORTEST_SEGMENT", 1)
 
 
-@pytest.fixture
-def snapshots(tmp_path, monkeypatch, every_epoch):
-    """Return copies of the checkpoint folder, one after every write."""
-    copies = []
-    original = CheckpointFolder.write
+@contextmanager
+def copied_writes(folder):
+    """Write after every epoch; yield copies of the checkpoints, one for each write."""
+    copies, write = [], CheckpointFolder.write
 
-    def write(self, *args, **kwargs):
-        original(self, *args, **kwargs)
-        copies.append(tmp_path / f"copy-{len(copies)}")
+    def write_and_copy(self, *args, **kwargs):
+        write(self, *args, **kwargs)
+        copies.append(folder / f"copy-{len(copies)}")
         shutil.copytree(self.folder, copies[-1])
 
-    monkeypatch.setattr(CheckpointFolder, "write", write)
-    return copies
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CheckpointFolder, "write", write_and_copy)
+        patch.setattr(plan, "SHORTEST_SEGMENT", 1)
+        yield copies
+
+
+@pytest.fixture
+def snapshots(tmp_path):
+    """Return copies of the checkpoint folder, one after every write."""
+    with copied_writes(tmp_path) as copies:
+        yield copies

@@ -1,50 +1,16 @@
 """Slices of samples of any type."""
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, Subset
 
-from sklearn_sharpbalance.arrays import dataset_labels, to_tensor
+from sklearn_sharpbalance.arrays import dataset_labels
 from sklearn_sharpbalance.autodiff import Rows
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 X = np.arange(24.0).reshape(6, 4)
 Y = np.array([0, 2, 1, 0, 1, 2])
-
-
-def frozen(array):
-    array = array.copy()
-    array.flags.writeable = False
-    return array
-
-
-VIEWS = {
-    "reversed": lambda v: v[::-1],
-    "every second, backwards": lambda v: v[::-2],
-    "read-only": frozen,
-    "read-only and reversed": lambda v: frozen(v)[::-1],
-}
-
-
-@pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("pack", [lambda v: v, lambda v: {"a": v}, lambda v: [v, v]])
-def test_slices_of_any_view(view, pack):
-    take = VIEWS[view]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        x, y = Rows(pack(take(X)), take(Y))[1:3]
-    while not torch.is_tensor(x):
-        x = x["a"] if isinstance(x, dict) else x[0]
-    np.testing.assert_array_equal(x, take(X)[1:3])
-    np.testing.assert_array_equal(y, take(Y)[1:3])
-
-
-def test_an_array_that_torch_can_share_is_not_copied():
-    values = np.zeros(3)
-    assert to_tensor(values).data_ptr() == values.ctypes.data
 
 
 class Items(Dataset):

@@ -30,12 +30,6 @@ def test_every_row_is_a_parameter():
     assert set(PARAMETERS) == offered
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_docstrings_have_a_paragraph_for_each_parameter(kind):
-    for name in kind().get_params(deep=False):
-        assert f"\n    {name} : " in kind.__doc__
-
-
 def test_names_of_constraints_are_those_of_the_registries():
     assert CONSTRAINTS["engine"][0].options == {"auto", *ENGINES}
     assert CONSTRAINTS["loss"][0].options == set(DIVERSITY_LOSSES)

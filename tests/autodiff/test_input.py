@@ -5,10 +5,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from sklearn_sharpbalance.autodiff import (
-    HessianOperator,
-    per_sample_squared_norms,
-)
+from sklearn_sharpbalance.autodiff import HessianOperator, per_sample_squared_norms
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests import reference
 from tests.autodiff.traps import BY_OTHERS

@@ -168,10 +168,6 @@ def frozen(freeze, module):
     return module
 
 
-def conv(*args, **kwargs):
-    return lambda: with_head(nn.Conv2d(4, 6, *args, **kwargs))
-
-
 # name: (module, inputs); the layer rules apply to all of them.
 BY_RULES = {
     "softmax_regression": (lambda: nn.Linear(6, CLASSES), tabular),
@@ -187,11 +183,7 @@ BY_RULES = {
         lambda: with_head(nn.Linear(6, 8), nn.ReLU(inplace=True)),
         sequences,
     ),
-    "conv": (conv(3), images),
-    "conv_strided": (conv(3, stride=(2, 3), padding=1), images),
-    "conv_grouped": (conv(3, groups=2, padding=1), images),
-    "conv_same": (conv((2, 4), padding="same", dilation=(1, 2)), images),
-    "conv_reflect": (conv(3, padding=(1, 2), padding_mode="reflect"), images),
+    "conv": (lambda: with_head(nn.Conv2d(4, 6, 3)), images),
     "conv_gram": (
         lambda: with_head(nn.Conv2d(4, 40, 3, stride=2), nn.Conv2d(40, 40, 2)),
         images,

@@ -10,12 +10,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder
 
 from sklearn_sharpbalance.data import columns as columns_module
-from sklearn_sharpbalance.data.columns import (
-    TableColumns,
-    check_names,
-    is_frame,
-    read_columns,
-)
+from sklearn_sharpbalance.data.columns import TableColumns, read_columns
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 pl = pytest.importorskip("polars")
@@ -168,19 +163,6 @@ def test_other_columns_raise_with_their_name(kind):
         read_columns(as_frame(series))
 
 
-def test_duplicate_names_raise():
-    frame = pd.DataFrame(np.zeros((2, 3)), columns=["a", "b", "a"])
-    with pytest.raises(InvalidInputError, match="2 columns of the name 'a'"):
-        check_names(frame)
-
-
-def test_what_is_a_frame():
-    assert is_frame(pd.DataFrame({"a": [1]}))
-    assert is_frame(pl.DataFrame({"a": [1]}))
-    for other in (np.zeros((1, 1)), [[1]], pd.Series([1]), pl.Series([1]), {"a": [1]}):
-        assert not is_frame(other)
-
-
 def test_reading_changes_nothing():
     frame = pd.DataFrame({"a": pd.Series(["x", NAN], dtype=object), "b": [1.0, NAN]})
     before = frame.copy(deep=True)
@@ -205,15 +187,6 @@ def test_missing_numbers_as_in_simple_imputer():
     np.testing.assert_array_equal(got[:, [0, 2, 3]], imputer.transform(other)[:, :3])
 
 
-@pytest.mark.parametrize("value", [np.inf, -np.inf, 1e300])
-def test_infinite_numbers_raise_with_their_column(value):
-    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [0.0, value]})
-    message = "infinity or a value too large for float32 in column 'b', first in row 1"
-    fitted = TableColumns.fit(read_columns(frame[:1]))
-    with pytest.raises(InvalidInputError, match=message):
-        fitted.transform(read_columns(frame))
-
-
 def test_a_column_without_a_value_is_ignored():
     nothing = {"n": [NAN] * 3, "o": [None] * 3, "c": pd.Categorical([None] * 3)}
     frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], **nothing})
@@ -223,11 +196,6 @@ def test_a_column_without_a_value_is_ignored():
         fitted.warn(read_columns(frame))
     later = read_columns(frame.assign(n="text"), ignored=fitted.ignored)
     np.testing.assert_array_equal(fitted.transform(later), [[1], [2], [3]])
-
-
-def test_a_frame_without_any_value_raises():
-    with pytest.raises(InvalidInputError, match="All values of X are missing"):
-        TableColumns.fit(read_columns(pd.DataFrame({"a": [NAN], "b": [None]})))
 
 
 # Categories ---------------------------------------------------------------------------
@@ -288,19 +256,6 @@ def test_rare_categories_share_a_code_if_most_rows_have_one():
     np.testing.assert_array_equal(got, [[1, 0], [0, 1], [0, 1], [0, 1], [0, 1]])
 
 
-@pytest.mark.parametrize(
-    ("fitted", "later", "message"),
-    [
-        (["x", "y"] * 3, [1.0, 2.0], "numbers, such as 1.0, but .* were text"),
-        ([1.0, 2.0], ["x", "y"], "text, such as '.', but it contained numbers in fit"),
-        (pd.Categorical([1, 2] * 3), ["1", "2"], "text, such as .* were numbers"),
-    ],
-)
-def test_another_type_than_in_fit_raises(fitted, later, message):
-    with pytest.raises(InvalidInputError, match=f"Column 'a' of X contains {message}"):
-        encoded(frame_of(fitted), frame_of(later))
-
-
 def test_numbers_may_be_categories_later_and_the_reverse():
     numbers, codes = frame_of([1, 2] * 3), frame_of(pd.Categorical([1, 2] * 3))
     np.testing.assert_array_equal(encoded(numbers, codes), encoded(numbers))
@@ -308,14 +263,6 @@ def test_numbers_may_be_categories_later_and_the_reverse():
     later = frame_of([2.0, NAN, 7.0])
     np.testing.assert_array_equal(encoded(codes, later), [[0, 1], [0, 0], [0, 0]])
     np.testing.assert_array_equal(encoded(codes, frame_of([None])), [[0, 0]])
-
-
-def test_codes_are_marked():
-    frame = pd.DataFrame({"a": [1.0, NAN, 2.0], "b": ["x"] * 3, "c": [1, 2, 3]})
-    fitted = TableColumns.fit(as_numbers(read_columns(frame)))
-    assert fitted.is_code.tolist() == [False, True, True, False]
-    assert not fitted.is_plain
-    assert TableColumns.fit(as_numbers(read_columns(frame[["c"]]))).is_plain
 
 
 # Columns that teach little ------------------------------------------------------------

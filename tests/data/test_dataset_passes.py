@@ -9,10 +9,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-)
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.data import training_data as member_data
 from tests.cases import rest_slow
 

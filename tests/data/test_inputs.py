@@ -1,11 +1,11 @@
 """The same samples give the same ensemble in every container."""
 
-import random
 import warnings
 from itertools import product
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 import torch
 from sklearn.base import clone
@@ -22,7 +22,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.arrays import dataset_labels
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
-from tests.cases import rest_slow
+from tests.cases import assert_same_members, global_generators, rest_slow
 
 N = 48
 SMALL = {
@@ -52,9 +52,7 @@ def pictures(channels=3):
 
 
 def assert_same_model(one, other):
-    for mine, theirs in zip(one.estimators_, other.estimators_):
-        state, twin = mine.module_.state_dict(), theirs.module_.state_dict()
-        assert all(value.equal(twin[key]) for key, value in state.items())
+    assert_same_members(one, other)
     np.testing.assert_array_equal(one.sharpness_, other.sharpness_)
     np.testing.assert_array_equal(one.sam_masks_, other.sam_masks_)
 
@@ -63,13 +61,7 @@ def assert_same_model(one, other):
 
 
 def as_pandas(X):
-    pandas = pytest.importorskip("pandas")
-    return pandas.DataFrame(X, columns=list("abcd"))
-
-
-def as_polars(X):
-    polars = pytest.importorskip("polars")
-    return polars.DataFrame(X, schema=list("abcd"))
+    return pd.DataFrame(X, columns=list("abcd"))
 
 
 def read_only(X):
@@ -88,8 +80,6 @@ TABLES = {
     "fortran": np.asfortranarray,
     "list": lambda X: X.tolist(),
     "negative strides": mirrored_view,
-    "pandas": as_pandas,
-    "polars": as_polars,
     "read-only": read_only,
     "tensor": torch.tensor,
     "tensor with gradient": lambda X: torch.tensor(X, requires_grad=True),
@@ -194,24 +184,21 @@ def test_labels_of_all_kinds(kind, want):
     assert clf.predict(X).dtype == clf.classes_.dtype
 
 
-def containers():
-    pandas = pytest.importorskip("pandas")
-    polars = pytest.importorskip("polars")
-    return {
-        "list": list,
-        "tensor": torch.tensor,
-        "series": pandas.Series,
-        "categorical": lambda y: pandas.Series(pandas.Categorical(y)),
-        "polars": polars.Series,
-        "negative strides": lambda y: y[::-1].copy()[::-1],
-        "uint8": lambda y: y.astype(np.uint8),
-    }
+CONTAINERS = {
+    "list": list,
+    "tensor": torch.tensor,
+    "series": pd.Series,
+    "categorical": lambda y: pd.Series(pd.Categorical(y)),
+    "polars": pl.Series,
+    "negative strides": lambda y: y[::-1].copy()[::-1],
+    "uint8": lambda y: y.astype(np.uint8),
+}
 
 
-@pytest.mark.parametrize("kind", containers())
+@pytest.mark.parametrize("kind", CONTAINERS)
 def test_labels_in_all_containers(kind, want):
     X, y = table()
-    given = containers()[kind](y)
+    given = CONTAINERS[kind](y)
     clf = SharpBalance(**TABLE).fit(X, given)
     assert_same_model(clf, want)
     np.testing.assert_array_equal(clf.predict(X), want.predict(X))
@@ -433,11 +420,6 @@ def test_a_dataset_without_labels_is_predicted(want):
         SharpBalance(**TABLE).fit(bare, y)
 
 
-def global_rng():
-    kind, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), kind, keys.tolist(), rest, torch.get_rng_state().tolist()
-
-
 @pytest.mark.parametrize(
     "kind", [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
 )
@@ -445,12 +427,12 @@ def test_a_dataset_does_not_change_the_global_generators(kind):
     X, y = table()
     dataset = tensors(X.astype(np.float32), y)
     clf = kind(**TABLE, validation_fraction=0.25)
-    before = global_rng()
+    before = global_generators()
     clf.fit(dataset)
-    assert global_rng() == before
+    assert global_generators() == before
     clf.predict_proba(dataset)
     clf.score(dataset)
-    assert global_rng() == before
+    assert global_generators() == before
 
 
 class Draws(Pairs):
@@ -485,9 +467,9 @@ def test_random_items_depend_on_random_state_only(case):
     def fit():
         net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
         clf = SharpBalance(net, validation_fraction=0.25, **SMALL)
-        before = global_rng()
+        before = global_generators()
         clf.set_params(**RANDOM_FITS[case]).fit(dataset)
-        assert global_rng() == before
+        assert global_generators() == before
         return clf
 
     with torch.random.fork_rng(devices=[]):
@@ -510,27 +492,6 @@ def test_labels_may_be_passed_in_addition_to_a_dataset():
     want = SharpBalance(engine="skorch", **TABLE).fit(X, names)
     assert_same_model(clf, want)
     assert clf.score(dataset, names) == want.score(X, names)
-
-
-def test_a_dataset_of_pictures_in_folders(tmp_path):
-    torchvision = pytest.importorskip("torchvision")
-    from PIL import Image
-    from torchvision.transforms import v2
-
-    X, y = pictures()
-    for i, (picture, label) in enumerate(zip(X, y)):
-        folder = tmp_path / ("night", "day")[label]
-        folder.mkdir(exist_ok=True)
-        Image.fromarray(picture).save(folder / f"{i:03}.png")
-    folders = torchvision.datasets.ImageFolder(tmp_path, transform=v2.PILToTensor())
-    clf = SharpBalance(**PICTURES).fit(folders)
-    order = [int(path.rpartition("/")[2][:3]) for path, _ in folders.samples]
-    want = SharpBalance(**PICTURES).fit(X[order], 1 - y[order])  # day comes first
-    assert_same_model(clf, want)
-    assert clf.score(folders) == want.score(X[order], 1 - y[order])
-    np.testing.assert_array_equal(
-        clf.predict_proba(folders), want.predict_proba(X[order])
-    )
 
 
 def test_loader_settings_are_used(tmp_path):

@@ -8,17 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data import statistics, training_data
-from sklearn_sharpbalance.data.training_data import (
-    ArrayRows,
-)
+from sklearn_sharpbalance.data.training_data import ArrayRows
 from sklearn_sharpbalance.engine.stacked import engine as stacked_engine
 from sklearn_sharpbalance.sharpness import LossScorer
 from tests.cases import rest_slow
+from tests.data.test_huge_input import Coarse
 from tests.training.killing import MB, start_in_child
 
 N = 48
@@ -103,18 +101,6 @@ def test_blocks_are_copied_to_another_device(rows, tmp_path, monkeypatch):
 
 
 # Memory -------------------------------------------------------------------------------
-
-
-class Coarse(nn.Module):
-    """A small network whose first layer has patches of 16 x 16."""
-
-    def __init__(self, in_channels, n_classes):
-        super().__init__()
-        self.patches = nn.Conv2d(in_channels, 4, 16, stride=16)
-        self.last = nn.Linear(4, n_classes)
-
-    def forward(self, x):
-        return self.last(self.patches(x).relu().mean((2, 3)))
 
 
 SHAPES = {

@@ -12,10 +12,8 @@ from sklearn_sharpbalance.data.statistics import (
     linear_pieces,
     moments,
     piecewise_linear,
-    quantiles,
     quartiles,
     relevance,
-    scale_or_one,
     soft_clip,
 )
 from tests.cases import rest_slow
@@ -53,12 +51,6 @@ def test_scale_of_a_rare_value_is_half_of_the_range():
     column = np.zeros((50, 1))
     column[:5] = 4.0
     assert quartiles(column) == (0.0, 2.0)
-
-
-def test_constant_columns_have_scale_one():
-    center, scale = quartiles(np.full((9, 2), 3.5))
-    np.testing.assert_array_equal(center, 3.5)
-    np.testing.assert_array_equal(scale_or_one(center, scale), 1.0)
 
 
 def test_quartiles_of_many_rows_use_some_of_them(monkeypatch):
@@ -153,11 +145,3 @@ def test_pieces_between_equal_quantiles_are_zero():
     assert torch.isfinite(encoded).all()
     assert (encoded[:, :3] == 0).all()
     assert encoded[:, 3].tolist() == [0] * 9 + [statistics.PIECE_HEIGHT]
-
-
-def test_weights_of_quantiles_count_as_repeated_rows():
-    weight = RNG.integers(0, 4, len(X))
-    shares = np.linspace(0, 1, 7)
-    np.testing.assert_array_equal(
-        quantiles(X, shares, weight), quantiles(np.repeat(X, weight, axis=0), shares)
-    )

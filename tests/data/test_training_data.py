@@ -6,13 +6,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import Dataset
 
-from sklearn_sharpbalance.data.training_data import (
-    DeviceData,
-    TrainingData,
-    as_tensor,
-)
+from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData, as_tensor
 
 N = 11
 X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
@@ -34,51 +30,11 @@ class Pairs(Dataset):
         return X[i], int(Y[i])
 
 
-@pytest.mark.parametrize("kind", ["array", "dataset", "tensors"])
-def test_batches_contain_the_given_rows(kind):
-    source = {
-        "array": X,
-        "dataset": Pairs(),
-        "tensors": TensorDataset(torch.tensor(X), torch.tensor(Y)),
-    }[kind]
-    batches = list(DeviceData(TrainingData(source, Y), "cpu").iterate(ROWS))
-    assert len(batches) == 2
-    for (x, rows), wanted in zip(batches, ROWS):
-        np.testing.assert_array_equal(rows, wanted)
-        np.testing.assert_array_equal(x, X[wanted])
-
-
-def test_a_dictionary_keeps_its_keys():
-    data = DeviceData(TrainingData({"a": X, "b": Y}, Y), "cpu")
-    for (x, _), wanted in zip(data.iterate(ROWS), ROWS):
-        np.testing.assert_array_equal(x["a"], X[wanted])
-        np.testing.assert_array_equal(x["b"], Y[wanted])
-
-
-@pytest.mark.parametrize("batch_size", [1, 4, 11, 100])
-def test_in_order_yields_every_sample_once(batch_size):
-    data = DeviceData(TrainingData(X, Y), "cpu")
-    parts = list(data.in_order(batch_size))
-    assert max(len(x) for x, _ in parts) == min(batch_size, N)
-    np.testing.assert_array_equal(torch.cat([x for x, _ in parts]), X)
-    np.testing.assert_array_equal(torch.cat([rows for _, rows in parts]), range(N))
-
-
 class Draws(Pairs):
     """Every item is a random number of torch and one of numpy."""
 
     def __getitem__(self, i):
         return torch.tensor([torch.rand(()).item(), np.random.random()]), 0  # noqa: NPY002
-
-
-@pytest.mark.parametrize("n_workers", [0, 1])
-def test_a_loader_does_not_draw_from_the_global_generator(n_workers):
-    torch.manual_seed(3)
-    before = torch.get_rng_state()
-    data = DeviceData(TrainingData(Pairs(), Y), "cpu", {"num_workers": n_workers})
-    list(data.iterate(ROWS))
-    list(data.in_order(4))
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_draws_of_workers_depend_on_the_seed():

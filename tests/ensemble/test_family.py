@@ -71,7 +71,8 @@ def fit_params(name, unlabeled):
 
 DIFFERENT = {
     *("DivDis", "EoA", "Momentum-SAM ensemble", "SAM+", "SED", "SharpBalance"),
-    *("diverse hyper-parameters", "uniform soup"),
+    *("diverse hyper-parameters", "uniform soup", "SharpBalance with FriendlySAM"),
+    "SharpBalance with LookSAM",
 }
 
 
@@ -83,28 +84,12 @@ def test_every_method_fits_and_is_restored(name, data, tmp_path):
     assert clf.member_predict_proba(X).shape == (2, 120, 3)
     assert clf.score(X, y) > 0.5
     clf.save(tmp_path / "model")
-    for twin in (
-        pickle.loads(pickle.dumps(clf)),
-        sklearn_sharpbalance.load(tmp_path / "model"),
-    ):
+    again = sklearn_sharpbalance.load(tmp_path / "model")
+    for twin in (pickle.loads(pickle.dumps(clf)), again):
         np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
-
-
-KINDS_OF_SAM = [name for name in METHODS if "SAM" in name]
-WITH_STATE = [
-    "SharpBalance with FriendlySAM",
-    "SharpBalance with LookSAM",
-]
-
-
-@pytest.mark.parametrize("name", rest_slow(KINDS_OF_SAM, WITH_STATE))
-def test_partial_fit_continues_after_save_and_load(name, data, tmp_path):
-    """The file contains the state of the optimizer, with momentum and step counts."""
-    X, y, _ = data
-    clf = clone(METHODS[name]).fit(X, y)
-    clf.save(tmp_path / "model")
-    twin = sklearn_sharpbalance.load(tmp_path / "model")
-    for each in (clf, twin):
-        each.partial_fit(X, y)
-    np.testing.assert_array_equal(twin.predict_proba(X), clf.predict_proba(X))
-    assert twin.n_passes_ == clf.n_passes_
+    if "SAM" in name:  # the file has the momentum and the step counts, too
+        np.testing.assert_array_equal(
+            again.partial_fit(X, y).predict_proba(X),
+            clf.partial_fit(X, y).predict_proba(X),
+        )
+        assert again.n_passes_ == clf.n_passes_

@@ -11,13 +11,13 @@ from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.sharpness import FisherTraceScorer, LossScorer
 from tests.cases import (
     N_EPOCHS,
     N_SAMPLES,
     SMALL,
+    assert_same_members,
     column,
     noise,
     pictures,
@@ -25,12 +25,6 @@ from tests.cases import (
     table,
     weights,
 )
-
-
-def assert_same_members(one, other):
-    for i in range(len(one.estimators_)):
-        assert weights(one, i).equal(weights(other, i))
-
 
 # Phases -----------------------------------------------------------------------------
 
@@ -113,23 +107,6 @@ def test_radius_of_none_is_that_of_the_step(sam, rho):
     assert_same_members(default, SharpBalance(rho=rho, **params).fit(X, y))
     other = SharpBalance(rho=0.1, **params).fit(X, y)
     assert not weights(default, 0).equal(weights(other, 0))
-
-
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"optimizer": torch.optim.Adagrad}, "got Adagrad without one"),
-        (
-            {"optimizer": torch.optim.SGD, "estimator__optimizer__momentum": 0.0},
-            "got SGD without one",
-        ),
-    ],
-)
-def test_momentum_sam_raises_without_momentum(params, message):
-    X, y = table()
-    clf = SharpBalance(sam="momentum_sam", **params, **SMALL)
-    with pytest.raises(InvalidInputError, match=message):
-        clf.fit(X, y)
 
 
 class CountsRows(nn.Module):
@@ -244,37 +221,6 @@ def test_scores_and_predictions_are_not_augmented():
     assert np.ptp(probas[:, 0]) > 0  # predictions depend on the pictures
     # Members that were trained on blank pictures have a larger loss.
     assert column(wiped, "train_loss")[-1] > column(plain, "train_loss")[-1]
-
-
-def make_v2():
-    v2 = pytest.importorskip("torchvision.transforms.v2")
-    return v2.Compose([v2.RandomHorizontalFlip(), v2.ColorJitter(brightness=0.5)])
-
-
-AUGMENTED = {"max_epochs": 2, "batch_size": 20, "n_estimators": 2, "device": "cpu"}
-AUGMENTED |= {"random_state": 0, "estimator__module__width": 4}
-
-
-@pytest.fixture(scope="module")
-def not_augmented():
-    return SharpBalance(train_transform=None, **AUGMENTED).fit(*pictures())
-
-
-@pytest.mark.parametrize(
-    "kind", rest_slow(["crop_flip", "torchvision", "function"], keep=2)
-)
-def test_kinds_of_augmentation(kind, not_augmented):
-    X, y = pictures()
-    transform = {
-        "crop_flip": "crop_flip",
-        "torchvision": make_v2() if kind == "torchvision" else None,
-        "function": lambda x: x.flip(-1),
-    }[kind]
-    one, same = (
-        SharpBalance(train_transform=transform, **AUGMENTED).fit(X, y) for _ in range(2)
-    )
-    assert_same_members(one, same)
-    assert not weights(one, 0).equal(weights(not_augmented, 0))
 
 
 # Held-out samples -------------------------------------------------------------------
@@ -436,16 +382,6 @@ def test_class_weights_apply_to_classes_of_later_calls(names):
     want.partial_fit(X[early], names[y[early]], names, sample_weight=weight[early])
     want.partial_fit(X, names[y], sample_weight=weight)
     assert_same_members(clf, want)
-
-
-def test_partial_fit_continues_after_fit():
-    X, y = table()
-    clf = SharpBalance(**SMALL).fit(X, y)
-    clf.partial_fit(X[:30], y[:30])
-    assert clf.n_iter_ == N_EPOCHS + 1
-    assert column(clf, "phase")[-1] == "balanced"
-    assert clf.sam_masks_.shape == (2, 30)
-    assert clf.predict(X).shape == (N_SAMPLES,)
 
 
 def test_one_member():

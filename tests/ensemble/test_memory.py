@@ -9,8 +9,6 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
@@ -73,23 +71,6 @@ def test_memory_is_constant_over_many_fits(engine, n_fits, tmp_path):
     assert max(sizes[1:]) < 1.05 * sizes[0]
     assert max(sizes[1:]) - sizes[0] < 10 * X.nbytes
     assert tensors[n_fits - 1] == tensors[2]
-
-
-def test_memory_is_constant_over_a_search():
-    X, y = large_data()
-    sizes = []
-
-    class RecordMemory(SharpBalance):
-        def fit(self, X, y):
-            super().fit(X, y)
-            sizes.append(resident())
-            return self
-
-    watching = RecordMemory(**estimator(max_epochs=1).get_params(deep=False))
-    grid = {"rho": [0.01, 0.1]}
-    GridSearchCV(clone(watching), grid, cv=2, refit=False).fit(X, y)
-    assert len(sizes) == 4
-    assert max(sizes[2:]) < 1.05 * sizes[1]
 
 
 # Copies of the data -------------------------------------------------------------------

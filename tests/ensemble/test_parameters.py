@@ -14,6 +14,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.optim import ASAM, MomentumSAM
 from sklearn_sharpbalance.selection import SharpestSelector
 from sklearn_sharpbalance.sharpness import LossRiseScorer
+from tests.cases import table, weights
 
 N = 48
 SMALL = {
@@ -23,12 +24,6 @@ SMALL = {
     "random_state": 0,
     "device": "cpu",
 }
-
-
-def table():
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(N, 4)).astype(np.float32)
-    return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 1)
 
 
 class Wide(nn.Module):
@@ -48,17 +43,12 @@ def make_wide(n_features, n_classes, width=8):
     return Wide(n_features, n_classes, width)
 
 
-def weights(clf, member=0):
-    module = clf.estimators_[member].module_.module
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
-
-
 # The parameter ``estimator`` --------------------------------------------------------
 
 
 @pytest.mark.parametrize("estimator", [Wide, make_wide])
 def test_sizes_are_passed_to_a_class_or_a_function(estimator):
-    X, y = table()
+    X, y = table(N, 4)
     clf = SharpBalance(estimator, estimator__module__width=5, **SMALL).fit(X, y)
     for net in clf.estimators_:
         assert net.module_.module.hidden.weight.shape == (5, 4)
@@ -67,14 +57,15 @@ def test_sizes_are_passed_to_a_class_or_a_function(estimator):
 
 
 def test_an_instance_is_a_prototype():
-    X, y = table()
+    X, y = table(N, 4)
     prototype = Wide(4, 3, width=6)
     before = copy.deepcopy(prototype.state_dict())
     options = {**SMALL, "lr": 1e-12}
     clf = SharpBalance(prototype, **options).fit(X, y)
     members = [weights(clf, i) for i in range(2)]
-    start = torch.cat([p.flatten() for p in prototype.parameters()])
-    assert len({tuple(w.tolist()) for w in (*members, start.detach())}) == 3
+    start = torch.cat([p.detach().flatten() for p in prototype.parameters()])
+    # Before the weights stand the center and scale of the four columns.
+    assert len({tuple(w[-len(start) :].tolist()) for w in (*members, start)}) == 3
     for key, value in prototype.state_dict().items():
         assert value.equal(before[key])
     assert weights(SharpBalance(prototype, **options).fit(X, y)).equal(members[0])
@@ -93,7 +84,7 @@ def configured(**options):
 
 
 def test_configured_net_keeps_settings_that_the_ensemble_does_not_set():
-    X, y = table()
+    X, y = table(N, 4)
     net = configured(
         lr=0.02,
         max_epochs=2,
@@ -117,7 +108,7 @@ def test_configured_net_keeps_settings_that_the_ensemble_does_not_set():
 
 def test_net_of_probabilities_equals_net_of_logits():
     """By skorch's convention NLLLoss takes probabilities."""
-    X, y = table()
+    X, y = table(N, 4)
     with_softmax = configured(criterion=nn.NLLLoss, module__softmax=True)
     one = SharpBalance(with_softmax, **SMALL).fit(X, y)
     other = SharpBalance(configured(), **SMALL).fit(X, y)
@@ -127,7 +118,7 @@ def test_net_of_probabilities_equals_net_of_logits():
 
 
 def test_a_sharpness_aware_optimizer_of_the_net_is_used():
-    X, y = table()
+    X, y = table(N, 4)
     net = configured(optimizer=ASAM, optimizer__eta=0.1, lr=0.05)
     clf = SharpBalance(net, **SMALL).fit(X, y)
     assert type(clf.estimators_[0].optimizer_) is ASAM
@@ -146,15 +137,13 @@ NESTED = {
 
 
 def test_nested_parameters_of_parts_given_by_name():
-    X, y = table()
+    X, y = table(N, 4)
     clf = SharpBalance(Wide, sharpness="loss", selection="sharpest", **NESTED, **SMALL)
     assert {name: clf.get_params()[name] for name in NESTED} == NESTED
     clf.fit(X, y)
     assert clf.estimators_[0].module_.module.hidden.out_features == 5
-    assert clf.sam_masks_.sum(axis=1).tolist() == [
-        12,
-        12,
-    ]  # a quarter of the samples of one other member
+    # A quarter of the samples of one other member.
+    assert clf.sam_masks_.sum(axis=1).tolist() == [12, 12]
 
 
 def test_clone_keeps_nested_parameters():
@@ -178,7 +167,7 @@ def test_nested_parameters_of_parts_given_as_objects():
 
 def test_flat_ratio_does_not_change_a_selector_object():
     """``flat_ratio`` applies to rules that are given by name."""
-    X, y = table()
+    X, y = table(N, 4)
     by_name = SharpBalance(selection="sharpest", flat_ratio=0.5, **SMALL)
     assert by_name.fit(X, y).sam_masks_.sum(axis=1).tolist() == [24, 24]
     rule = SharpestSelector(flat_ratio=0.25)
@@ -197,7 +186,7 @@ def test_set_params_of_a_part_and_its_parameters():
 
 
 def test_object_that_replaces_a_name_keeps_its_parameters():
-    X, y = table()
+    X, y = table(N, 4)
     clf = SharpBalance(selection__flat_ratio=0.25, **SMALL)
     clf.set_params(selection=SharpestSelector(flat_ratio=0.5))
     assert clf.get_params()["selection__flat_ratio"] == 0.5

@@ -4,7 +4,6 @@ import inspect
 import re
 from functools import partial
 
-import joblib
 import numpy as np
 import pytest
 import torch
@@ -17,7 +16,6 @@ from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
-    load,
 )
 from sklearn_sharpbalance.aggregation import AGGREGATIONS
 from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
@@ -134,19 +132,6 @@ def test_settings_contain_given_parameters(params, settings):
     assert settings.items() <= clf.settings_.items()
 
 
-@pytest.mark.parametrize(
-    ("params", "rho"),
-    [
-        ({}, 0.1),
-        ({"sam": "look_sam"}, 0.05),
-        ({"rho": [0.1, 0.2]}, "0.1, 0.2"),
-    ],
-)
-def test_settings_contain_the_radius(params, rho):
-    clf = SharpBalanceEnsembleClassifier(**SMALL, **params).fit(X, y)
-    assert clf.settings_["rho"] == rho
-
-
 class OwnStep(SAM):
     """A step of the user."""
 
@@ -172,12 +157,3 @@ def test_settings_of_a_configured_net():
 def test_partial_fit_has_a_constant_learning_rate():
     clf = DeepEnsembleClassifier(**SMALL).partial_fit(X, y)
     assert clf.settings_["lr_schedule"] == "constant"
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_settings_are_restored_from_files(kind, tmp_path):
-    clf = kind(**SMALL).fit(X, y)
-    clf.save(tmp_path / "model")
-    assert load(tmp_path / "model").settings_ == clf.settings_
-    joblib.dump(clf, tmp_path / "pickle")
-    assert joblib.load(tmp_path / "pickle").settings_ == clf.settings_

@@ -1,13 +1,13 @@
 """The method: comparison with plain loops, randomness, and accuracy."""
 
 import os
-import random
 from itertools import pairwise
 
 import joblib
 import numpy as np
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -17,6 +17,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import jobs as jobs_module
 from sklearn_sharpbalance.engine.jobs import MemberJobs
+from sklearn_sharpbalance.runtime.process import torch_threads
 from tests.cases import rest_slow
 from tests.reference import per_sample_squared_norms
 
@@ -176,7 +177,7 @@ def test_members_equal_those_of_a_plain_loop(selection, weighted, engine):
             torch.testing.assert_close(value, want[name].data, atol=1e-6, rtol=1e-5)
 
 
-def test_selection_none_without_sam_equals_a_deep_ensemble():
+def test_selection_none_or_rho_zero_equals_a_deep_ensemble():
     X, y = table()
     plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
     for warmup, warmup_epochs in (("sam", 0), ("sgd", 0), ("sgd", 2), ("sgd", 1.0)):
@@ -184,11 +185,6 @@ def test_selection_none_without_sam_equals_a_deep_ensemble():
             selection="none", warmup=warmup, warmup_epochs=warmup_epochs, **SMALL
         )
         assert_bitwise(clf.fit(X, y), plain)
-
-
-def test_rho_zero_equals_a_deep_ensemble():
-    X, y = table()
-    plain = DeepEnsembleClassifier(**SMALL).fit(X, y)
     assert_bitwise(SharpBalance(selection="all", rho=0.0, **SMALL).fit(X, y), plain)
 
 
@@ -269,38 +265,6 @@ RANDOM_PARTS = {
 }
 
 
-def global_states():
-    name, keys, *rest = np.random.get_state()  # noqa: NPY002
-    return (
-        (name, keys.tolist(), *rest),
-        torch.get_rng_state().tolist(),
-        random.getstate(),
-    )
-
-
-@pytest.mark.parametrize("options", [SMALL, RANDOM_PARTS], ids=["stacked", "skorch"])
-def test_global_generators_are_neither_used_nor_changed(options):
-    X, y = table()
-    fitted = []
-    kept = global_states()
-    try:
-        for seed in (1, 2):
-            np.random.seed(seed)  # noqa: NPY002
-            torch.manual_seed(seed)
-            random.seed(seed)
-            before = global_states()
-            clf = SharpBalance(**options).fit(X, y)
-            clf.predict_proba(X)
-            clf.partial_fit(X, y)
-            assert global_states() == before
-            fitted.append(clf)
-    finally:
-        np.random.set_state(kept[0])  # noqa: NPY002
-        torch.set_rng_state(torch.tensor(kept[1], dtype=torch.uint8))
-        random.setstate(kept[2])
-    assert_bitwise(*fitted)
-
-
 def test_ensemble_depends_on_random_state():
     X, y = table()
     one, same, other = (
@@ -346,46 +310,33 @@ def test_first_members_do_not_depend_on_n_estimators():
             torch.testing.assert_close(weights(large, i)[name], value)
 
 
-def processes():
-    """Return a context whose worker processes the next test uses again."""
-    return joblib.parallel_config("loky", n_jobs=2, inner_max_num_threads=1)
-
-
-def test_two_jobs_give_the_same_members_as_one():
-    """Bit for bit, if both use one thread."""
-    X, y = table()
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    apart = [{"lr": 0.01, "module__width": 9}, {"optimizer__momentum": 0.1}]
-    try:
-        for member_params in (
-            None,
-            apart,
-        ):  # in one test, because starting processes is slow
-            options = {**RANDOM_PARTS, "engine": "skorch", "train_transform": None}
-            options |= {"member_params": member_params}
-            serial = SharpBalance(**options).fit(X, y)
-            with processes():
-                parallel = SharpBalance(**options).fit(X, y)
-            assert_bitwise(parallel, serial)
-            for name in ("sam_masks_", "sharpness_"):
-                got, want = getattr(parallel, name), getattr(serial, name)
-                np.testing.assert_array_equal(got, want)
-            probas = [clf.predict_proba(X) for clf in (parallel, serial)]
-            np.testing.assert_array_equal(*probas)
-    finally:
-        torch.set_num_threads(threads)
-
-
-def data_location(net, data, member):
-    """Return whether the samples are mapped and read-only, the process, a value."""
-    mapped = isinstance(data.X, np.memmap)
-    return mapped and not data.X.flags.writeable, os.getpid(), float(data.X[member, 0])
-
-
-def test_processes_map_the_data_instead_of_copying_it(monkeypatch):
+def test_processes_give_the_same_members_and_map_the_data(monkeypatch):
+    """In one test, since processes start slowly; they import no test module."""
     monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
     X, y = table()
+    options = {**SMALL, "engine": "skorch", "selection": "random"}
+    options |= {"validation_fraction": 0.2, "estimator__module__dropout": 0.3}
+    apart = [{"lr": 0.01, "module__hidden": (9,)}, {"optimizer__weight_decay": 0.1}]
+
+    def processes():
+        return joblib.parallel_config("loky", n_jobs=2, inner_max_num_threads=1)
+
+    for clf in (SharpBalance(**options), SharpBalance(**options, member_params=apart)):
+        with torch_threads(1):
+            serial = clone(clf).fit(X, y)
+        with processes():
+            parallel = clone(clf).fit(X, y)
+        assert_bitwise(parallel, serial)
+        for name in ("sam_masks_", "sharpness_"):
+            got, want = getattr(parallel, name), getattr(serial, name)
+            np.testing.assert_array_equal(got, want)
+        probas = [clf.predict_proba(X) for clf in (parallel, serial)]
+        np.testing.assert_array_equal(*probas)
+
+    def data_location(net, data, member):
+        mapped = isinstance(data.X, np.memmap) and not data.X.flags.writeable
+        return mapped, os.getpid(), float(data.X[member, 0])
+
     calls = [{"member": i} for i in range(3)]
     with processes():
         found = MemberJobs(2).run(data_location, None, TrainingData(X, y), calls)

@@ -4,11 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.datasets import (
-    load_digits,
-    make_blobs,
-    make_classification,
-)
+from sklearn.datasets import load_digits, make_blobs, make_classification
 from sklearn.model_selection import train_test_split
 
 from sklearn_sharpbalance import (

@@ -3,19 +3,15 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from torch import nn
 
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-)
+from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.evaluation import compare
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.cases import TwoInputs
 from tests.evaluation.cases import SMALL, sharpbalance
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -194,14 +190,6 @@ def test_sample_weights_are_split_into_folds(data):
 
 
 def test_dictionaries_of_arrays_are_split_into_folds(data):
-    class TwoInputs(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(5, 3)
-
-        def forward(self, a, b):
-            return self.layer(torch.cat([a, b], dim=1))
-
     X, y = data
     inputs = {"a": X[:, :2].astype("float32"), "b": X[:, 2:].astype("float32")}
     deep = DeepEnsembleClassifier(TwoInputs, max_epochs=2, n_estimators=2)

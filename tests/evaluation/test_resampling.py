@@ -8,11 +8,7 @@ from sklearn.metrics import brier_score_loss
 
 from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.evaluation._measures import Key, measure_predictions
-from sklearn_sharpbalance.evaluation._resampling import (
-    Draws,
-    interval,
-    weighted_auroc,
-)
+from sklearn_sharpbalance.evaluation._resampling import Draws, interval, weighted_auroc
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from tests.evaluation.fake import Fake, made_up
 

@@ -7,10 +7,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-    metrics,
-)
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.evaluation import tradeoff_curve
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.evaluation.cases import sharpbalance

@@ -1,15 +1,10 @@
 """The estimator of joint training: parameters, trunks, randomness, persistence."""
 
-import copy
 import pickle
-import random
 
 import numpy as np
 import pytest
 import torch
-from sklearn.model_selection import GridSearchCV
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from skorch.callbacks import Callback
 from torch import nn
 
@@ -17,7 +12,7 @@ from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
 from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from tests.cases import rest_slow
+from tests.cases import TwoInputs, rest_slow
 from tests.joint.diversified_cases import Looped, diversified, table, weights
 
 
@@ -112,50 +107,6 @@ def test_invalid_trunks_raise():
             diversified(shared_trunk=trunk).fit(X, y)
 
 
-@pytest.mark.parametrize("trunk", [None, Trunk(400)])
-def test_pickles_and_copies_predict_the_same(trunk):
-    X, y = table()
-    clf = diversified(shared_trunk=trunk, n_estimators=5).fit(X, y)
-    want = clf.predict_proba(X)
-    for again in (pickle.loads(pickle.dumps(clf)), copy.deepcopy(clf)):
-        np.testing.assert_array_equal(again.predict_proba(X), want)
-        assert len(again.estimators_) == 5
-        if trunk is not None:
-            assert {id(n.module_.trunk) for n in again.estimators_} == {
-                id(again.trunk_.module)
-            }
-
-
-def global_state():
-    numpy_state = np.random.get_state()[1].tolist()  # noqa: NPY002
-    return random.getstate(), numpy_state, torch.get_rng_state().tolist()
-
-
-def test_global_generators_are_neither_used_nor_changed():
-    X, y = table()
-
-    def fit(seed):
-        random.seed(seed)
-        np.random.seed(seed)  # noqa: NPY002
-        torch.manual_seed(seed)
-        before = global_state()
-        clf = diversified(estimator=NoisyLoop, shared_trunk=Trunk, loss="a2d")
-        proba = clf.fit(X, y, X_unlabeled=X + 1).predict_proba(X)
-        assert global_state() == before
-        return proba
-
-    np.testing.assert_array_equal(fit(0), fit(1))
-
-
-class NoisyLoop(nn.Module):
-    def __init__(self, n_features, n_classes):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Dropout(0.5), nn.Linear(n_features, n_classes))
-
-    def forward(self, x):
-        return self.layers(x)
-
-
 @pytest.mark.parametrize("trunk", rest_slow([None, Trunk, Trunk()], keep=2))
 def test_warm_start_continues_from_the_fitted_weights(trunk):
     X, y = table()
@@ -228,33 +179,13 @@ def test_one_member():
 def test_dictionaries_are_passed_as_keywords():
     X, y = table()
 
-    class Two(nn.Module):
-        def __init__(self, n_classes):
-            super().__init__()
-            self.left, self.right = nn.Linear(2, n_classes), nn.Linear(3, n_classes)
-
-        def forward(self, a, b):
-            return self.left(a) + self.right(b)
-
     parts = {"a": X[:, :2], "b": X[:, 2:]}
-    clf = diversified(estimator=Two, loss="divdis", lr=0.1)
+    clf = diversified(estimator=TwoInputs, loss="divdis", lr=0.1)
     assert clf.fit(parts, y, X_unlabeled=parts).score(parts, y) > 0.7
     with pytest.raises(
         InvalidInputError, match=r"\['a'\] and X is a dictionary of \['a',"
     ):
         clf.fit(parts, y, X_unlabeled={"a": X[:, :2]})
-
-
-def test_search_over_a_pipeline():
-    X, y = table()
-    grid = {"diversity_weight": [0.0, 0.1], "estimator__module__hidden": [(4,), (8,)]}
-    search = GridSearchCV(diversified(max_epochs=2), grid, cv=2).fit(X, y)
-    assert search.best_params_.keys() == grid.keys()
-    hidden = search.best_params_["estimator__module__hidden"][0]
-    assert search.best_estimator_.heads_[0].module_.module[1].out_features == hidden
-    pipe = make_pipeline(StandardScaler(), diversified(loss="a2d"))
-    pipe.fit(X, y, diversifiedensembleclassifier__X_unlabeled=X)
-    assert pipe.predict(X).shape == (120,)
 
 
 @pytest.mark.gpu

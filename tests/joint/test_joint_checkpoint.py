@@ -6,9 +6,7 @@ import torch
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring
 from torch.utils.data import Dataset, TensorDataset
 
-from sklearn_sharpbalance.exceptions import (
-    CheckpointMismatchError,
-)
+from sklearn_sharpbalance.exceptions import CheckpointMismatchError
 from sklearn_sharpbalance.joint import members as joint
 from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
 from tests.cases import rest_slow
@@ -20,11 +18,7 @@ from tests.training.killing import (
     small_data,
     weights,
 )
-from tests.training.test_checkpoint import (
-    Interrupting,
-    press_ctrl_c,
-    without_time,
-)
+from tests.training.test_checkpoint import Interrupting, press_ctrl_c, without_time
 
 X, Y = small_data()
 OTHER = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)

@@ -6,10 +6,7 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.members.weights import (
-    WeightAveraging,
-    updated_average,
-)
+from sklearn_sharpbalance.members.weights import WeightAveraging, updated_average
 
 
 @pytest.mark.parametrize("n_epochs", [3, 50, 100])

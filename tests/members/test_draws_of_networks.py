@@ -13,7 +13,7 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
     load,
 )
-from tests.cases import rest_slow
+from tests.cases import global_generators, rest_slow, seed_generators
 from tests.joint.diversified_cases import Diversified, table
 
 
@@ -30,13 +30,20 @@ class AlwaysDropout(nn.Module):
         return self.last(self.norm(dropout(self.first(x), 0.5, training=True)))
 
 
+def jitter(x):
+    return x + 0.1 * torch.randn_like(x)
+
+
 RULES = ("uniform_soup", "greedy_soup", "temperature", "mean_logit")
+MLP_AND_JITTER = {"estimator": None, "selection": "random", "train_transform": jitter}
 CASES = [
     *rest_slow([(DeepEnsembleClassifier, {"aggregation": rule}) for rule in RULES]),
     *rest_slow([(Diversified, {"aggregation": rule}) for rule in RULES]),
     (DeepEnsembleClassifier, {"early_stopping": 2}),
     (DeepEnsembleClassifier, {"weight_averaging": "uniform"}),
     (SharpBalanceEnsembleClassifier, {}),
+    (SharpBalanceEnsembleClassifier, {"estimator": None}),
+    (SharpBalanceEnsembleClassifier, MLP_AND_JITTER),
     (Diversified, {"estimator": None, "shared_trunk": lambda: AlwaysDropout(5, 6)}),
 ]
 
@@ -49,10 +56,10 @@ def test_fit_and_predict_do_not_use_global_generators(kind, params):
     probas = []
     for seed in (1, 2):
         clf = kind(random_state=0, device="cpu", **defaults | params)
-        torch.manual_seed(seed)
-        before = torch.get_rng_state()
+        seed_generators(seed)
+        before = global_generators()
         clf.fit(X, y)
-        assert torch.equal(torch.get_rng_state(), before)
+        assert global_generators() == before
         torch.manual_seed(5)  # predictions are random too
         probas.append(clf.predict_proba(X))
     np.testing.assert_array_equal(*probas)
@@ -72,18 +79,13 @@ class RandomWidth(nn.Module):
         return self.last(self.factor * self.first(x).relu())
 
 
-def states_of_generators():
-    numpy_state = np.random.get_state()  # noqa: NPY002
-    return random.getstate(), numpy_state[1].tolist(), numpy_state[2]
-
-
 def test_load_rebuilds_random_networks(tmp_path):
     X, y = table()
     clf = DeepEnsembleClassifier(
         RandomWidth, n_estimators=2, max_epochs=2, random_state=0, device="cpu"
     ).fit(X, y)
     clf.save(tmp_path / "model")
-    before = states_of_generators()
+    before = global_generators()
     loaded = load(tmp_path / "model", module=RandomWidth)
-    assert states_of_generators() == before
+    assert global_generators() == before
     np.testing.assert_array_equal(loaded.predict_proba(X), clf.predict_proba(X))

@@ -8,36 +8,11 @@ import torch
 from sklearn.datasets import load_iris
 from torch import nn
 
-from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.module import fresh_copy
-
-
-def test_input_is_standardised_before_the_inner_module():
-    mean, scale = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 4.0])
-    module = MemberModule(nn.Identity, mean, scale)
-    x = torch.tensor([[3.0, 2.0], [1.0, -2.0]])
-    assert module(x).tolist() == [[1.0, 1.0], [0.0, 0.0]]
-
-
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.bool])
-def test_integers_are_converted_to_floats(dtype):
-    module = MemberModule(nn.Identity)
-    result = module(torch.tensor([[0, 1]], dtype=dtype))
-    assert result.dtype == torch.float32
-    assert result.tolist() == [[0.0, 1.0]]
-
-
-def test_float64_is_converted_to_the_type_of_the_weights():
-    mean, scale = torch.tensor([1.0, -2.0]), torch.tensor([2.0, 4.0])
-    module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
-    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
-    assert module(x.double()).equal(module(x))
-    exact = module.double()(x.double())
-    assert exact.dtype == torch.float64
-    torch.testing.assert_close(exact.float(), module.float()(x))
 
 
 def wide_linear():
@@ -85,16 +60,6 @@ class Sum(nn.Module):
 def test_keyword_inputs_are_not_standardised():
     module = MemberModule(Sum)
     assert module(left=torch.ones(2), right=torch.ones(2)).tolist() == [11.0, 11.0]
-
-
-def test_statistics_are_part_of_the_state_dict():
-    mean, scale = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0])
-    module = MemberModule(MLP, mean, scale, n_features=2, n_classes=3)
-    twin = MemberModule(MLP, torch.zeros(2), torch.ones(2), n_features=2, n_classes=3)
-    twin.load_state_dict(module.state_dict())
-    x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
-    assert twin(x).equal(module(x))
-    assert not any(name in ("mean", "scale") for name, _ in module.named_parameters())
 
 
 def prototype():

@@ -3,15 +3,13 @@
 from functools import partial
 
 import pytest
-import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, EpochTimer, LRScheduler
 from torch import nn
 
-from sklearn_sharpbalance import SmallCNN
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import as_skorch_net, member_net
-from sklearn_sharpbalance.optim import ASAM, SAM
+from sklearn_sharpbalance.optim import SAM
 
 
 class Sized(nn.Module):
@@ -56,18 +54,6 @@ def test_arguments_for_an_instance_raise():
         as_skorch_net(net, (4,), 3)
 
 
-def test_in_channels_is_set_for_pictures():
-    net = built(as_skorch_net(SmallCNN, (3, 16, 16), 3, {"module__width": 4}))
-    assert net.module_.module[0].in_channels == 3
-
-
-def test_default_settings_are_those_of_the_paper():
-    net = as_skorch_net(Sized, (4,), 3)
-    assert (net.lr, net.batch_size, net.max_epochs) == (0.1, 128, 50)
-    options = built(net).optimizer_.param_groups[0]
-    assert (options["momentum"], options["weight_decay"]) == (0.9, 5e-4)
-
-
 def configured(**options):
     return NeuralNetClassifier(
         Sized,
@@ -78,50 +64,8 @@ def configured(**options):
     )
 
 
-def test_configured_net_keeps_its_settings_and_is_not_changed():
-    given = configured(
-        lr=0.03, optimizer=torch.optim.Adam, optimizer__betas=(0.8, 0.9), batch_size=7
-    )
-    before = str(given.get_params(deep=False))
-    net = built(as_skorch_net(given, (4,), 3))
-    assert isinstance(net.optimizer_, SAM)
-    assert isinstance(net.optimizer_.base_optimizer, torch.optim.Adam)
-    group = net.optimizer_.param_groups[0]
-    assert (group["lr"], group["betas"]) == (0.03, (0.8, 0.9))
-    assert net.batch_size == 7
-    assert str(given.get_params(deep=False)) == before
-    assert not given.initialized_
-
-
-def test_settings_of_the_ensemble_replace_those_of_the_net():
-    settings = {"lr": 0.5, "batch_size": None, "max_epochs": 3, "optimizer": None}
-    net = built(as_skorch_net(configured(lr=0.03), (4,), 3), settings=settings)
-    assert (net.lr, net.batch_size, net.max_epochs) == (0.5, 128, 3)
-    assert isinstance(net.optimizer_.base_optimizer, torch.optim.SGD)
-
-
-def test_a_sharpness_aware_optimizer_is_not_wrapped_again():
-    given = configured(optimizer=ASAM, optimizer__eta=0.1)
-    net = built(as_skorch_net(given, (4,), 3))
-    assert type(net.optimizer_) is ASAM
-    assert isinstance(net.optimizer_.base_optimizer, torch.optim.SGD)
-
-
-DEFAULT_CALLBACKS = {
-    "epoch_timer",
-    "train_loss",
-    "valid_loss",
-    "valid_acc",
-    "print_log",
-}
-
-
 def names(net):
     return [name for name, _ in net.callbacks_]
-
-
-def test_default_callbacks_of_skorch_are_disabled():
-    assert not DEFAULT_CALLBACKS & set(names(built(as_skorch_net(Sized, (4,), 3))))
 
 
 @pytest.mark.parametrize("as_dict", [False, True])

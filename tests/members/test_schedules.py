@@ -6,14 +6,7 @@ import torch
 from torch.optim import lr_scheduler
 
 from sklearn_sharpbalance.data.batches import PartSizes
-from sklearn_sharpbalance.members.schedules import (
-    LR_SCHEDULES,
-    constant,
-    cosine,
-    one_cycle,
-    paper_steps,
-    resolve,
-)
+from sklearn_sharpbalance.members.schedules import cosine, one_cycle, paper_steps
 from tests.members.cases import segment
 
 N_STEPS = 2000
@@ -59,15 +52,6 @@ def test_one_cycle_is_torchs_one_cycle():
     np.testing.assert_allclose(ours(one_cycle), want, atol=5e-3)
     assert one_cycle(0.0) == pytest.approx(1 / 25)
     assert one_cycle(1.0) == pytest.approx(1e-4)
-
-
-def test_constant():
-    assert set(ours(constant)) == {1.0}
-
-
-def test_names_and_functions_resolve():
-    assert {name: resolve(name) for name in LR_SCHEDULES} == LR_SCHEDULES
-    assert resolve(abs) is abs
 
 
 def test_progress_of_a_segment_is_relative_to_the_whole_training():

@@ -1,9 +1,7 @@
 """State of a member between phases: plain values that are restored exactly."""
 
 import pickle
-import random
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -27,14 +25,6 @@ def net():
 
 def same(one, other):
     return all(one[key].equal(other[key]) for key in one) and len(one) == len(other)
-
-
-def test_initial_weights_equal_those_of_the_module_with_the_seed(net):
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(7)
-        plain = MLP(4, 3, hidden=(5,)).state_dict()
-    state = initial_state(net, 0, seed=7).module
-    assert same({f"module.{key}": value for key, value in plain.items()}, state)
 
 
 class Shuffled(nn.Module):
@@ -61,18 +51,6 @@ def test_other_draws_of_a_module_depend_on_the_seed():
     assert all(order == orders[0] for order in orders)
 
 
-def global_states():
-    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
-    return torch.get_rng_state().tolist(), legacy, random.getstate()
-
-
-def test_initial_state_keeps_the_global_generators(net):
-    before = global_states()
-    state = initial_state(net, 0, seed=7)
-    restore_member(net, state)
-    assert global_states() == before
-
-
 def test_no_generator_of_another_device_is_seeded(net, monkeypatch):
     """torch.manual_seed would seed those of all GPUs."""
     seeds = []
@@ -86,21 +64,6 @@ def take_steps(net, n=3):
         net.optimizer_.zero_grad()
         nn.functional.cross_entropy(net.module_(X), Y).backward()
         net.optimizer_.descend()
-
-
-def test_restored_member_continues_exactly(net):
-    straight = restore_member(net, initial_state(net, 0, seed=1))
-    take_steps(straight, 6)
-
-    state = initial_state(net, 0, seed=1)
-    for _ in range(2):
-        part = restore_member(net, state)
-        take_steps(part, 3)
-        state = pickle.loads(pickle.dumps(capture(part, state)))
-    assert same(state.module, straight.module_.state_dict())
-    momentum = restore_member(net, state).optimizer_.state_dict()["state"]
-    for key, entries in straight.optimizer_.state_dict()["state"].items():
-        assert momentum[key]["momentum_buffer"].equal(entries["momentum_buffer"])
 
 
 class Remembering(nn.Module):

@@ -7,6 +7,8 @@ import torch
 from skorch import NeuralNetClassifier
 from torch import nn
 
+from sklearn_sharpbalance.metrics.flatness._frame import Weights
+
 
 class SquaredError(nn.Module):
     """Half the squared distance of the output from a one-hot target."""
@@ -85,3 +87,15 @@ def dense_hessian(net, X, y):
     """Return the Hessian (d, d) of the mean loss by torch.autograd.functional."""
     loss, origin = mean_loss(net, X, y)
     return torch.autograd.functional.hessian(loss, origin).numpy()
+
+
+def spy_on_written_weights(monkeypatch):
+    """Return a list of all weight vectors that a measure writes."""
+    written, write = [], Weights.write
+
+    def spy(self, vector):
+        written.append(vector.clone())
+        write(self, vector)
+
+    monkeypatch.setattr(Weights, "write", spy)
+    return written

@@ -1,15 +1,11 @@
 """Compare average-case and SAM sharpness with exact expectations and loops."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import average_case_sharpness, sam_sharpness
-from sklearn_sharpbalance.metrics.flatness._frame import Weights
 from tests.metrics.nets import (
     SquaredError,
     dense_hessian,
@@ -17,6 +13,7 @@ from tests.metrics.nets import (
     mean_loss,
     mlp,
     samples,
+    spy_on_written_weights,
 )
 
 
@@ -61,13 +58,7 @@ def test_sam_sharpness_of_a_quadratic(quadratic):
 
 def recorded(monkeypatch, metric, net, X, y, **options):
     """Return the value, the rises (K,) and perturbations (K, d) behind it, and w."""
-    written, write = [], Weights.write
-
-    def spy(self, vector):
-        written.append(vector.clone())
-        write(self, vector)
-
-    monkeypatch.setattr(Weights, "write", spy)
+    written = spy_on_written_weights(monkeypatch)
     value = metric(net, X, y, **options)
     loss, w = mean_loss(net, X, y)
     torch.testing.assert_close(written.pop(), w, rtol=0, atol=0)
@@ -108,14 +99,3 @@ def test_pruned_weights_stay_zero(monkeypatch):
     first = eps[:, :15].reshape(3, 5, 3)
     assert (first[:, :, 0] == 0).all()
     assert (first[:, :, 1:] != 0).all()
-
-
-@pytest.mark.parametrize("metric", [average_case_sharpness, sam_sharpness])
-def test_invalid_options_raise(metric):
-    net, (X, y) = mlp(), samples(5)
-    for rho in (-1, np.inf, "0.1", [0.1]):
-        message = rf"rho must be a float in .*, got {re.escape(repr(rho))}"
-        with pytest.raises(InvalidInputError, match=message):
-            metric(net, X, y, rho=rho)
-    with pytest.raises(InvalidInputError, match="n_draws must be an int in the range"):
-        metric(net, X, y, n_draws=0)

@@ -1,6 +1,7 @@
 """Common tests of all flatness metrics: unchanged nets, ensembles, input types."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -217,6 +218,27 @@ def test_invalid_nets_raise():
         if measure is not metrics.relative_flatness:
             with pytest.raises(InvalidInputError, match="has no trainable parameters"):
                 measure(frozen, X, y)
+
+
+INVALID = {
+    metrics.adaptive_sharpness: {
+        **{"rho": [0, np.inf, "0.5"], "n_iter": [0], "batch_size": [0]},
+        **{"n_batches": [-1], "norm": ["l1", ["l2"]], "random_state": ["a"]},
+    },
+    metrics.average_case_sharpness: {"rho": [-1, np.inf, "0.1", [0.1]], "n_draws": [0]},
+    metrics.hessian_top_eigenvalue: {"tol": [-1, np.nan, np.inf, "a", None]},
+    metrics.hessian_trace: {"n_probes": [0]},
+    metrics.sam_sharpness: {"rho": [-1, np.inf, "0.1", [0.1]], "n_draws": [0]},
+}
+
+
+@pytest.mark.parametrize("measure", INVALID, ids=lambda f: f.__name__)
+def test_invalid_options_raise(measure):
+    for name, values in INVALID[measure].items():
+        for value in values:
+            message = rf"\b{name} .*{re.escape(repr(value))}"
+            with pytest.raises(InvalidInputError, match=message):
+                measure(mlp(), *samples(5), **{name: value})
 
 
 # Each layer scaled by 8 and the next by 1/8: the same function.

@@ -111,26 +111,6 @@ def test_scorers_of_flatness_are_the_negated_metrics():
     assert len(SCORERS) == len(PREDICTIONS) + len(MEASURES)
 
 
-def test_scoring_in_a_search_and_in_cross_validation(data):
-    X, y = data
-    search = GridSearchCV(
-        Ensemble(),
-        {"C": [1e-3, 10.0]},
-        scoring=get_scorer("kl_diversity"),
-        cv=2,
-    ).fit(X, y)
-    assert search.best_params_ == {"C": 10.0}  # regularised members are similar
-    several = cross_validate(
-        Ensemble(),
-        X,
-        y,
-        cv=2,
-        scoring={name: SCORERS[name] for name in ("neg_nll", "disagreement")},
-    )
-    assert (several["test_neg_nll"] < 0).all()
-    assert (several["test_disagreement"] > 0).all()
-
-
 def test_options_are_passed_to_the_metric(fitted, data):
     X, y = data
     scorer = get_scorer("neg_expected_calibration_error", n_bins=3, strategy="quantile")

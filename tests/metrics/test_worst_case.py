@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from torch import nn
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import adaptive_sharpness
 from sklearn_sharpbalance.metrics.flatness import _objectives, worst_case
-from sklearn_sharpbalance.metrics.flatness._frame import Weights
 from sklearn_sharpbalance.metrics.flatness.worst_case import ascend
 from tests.cases import rest_slow
 from tests.metrics.nets import (
@@ -26,6 +24,7 @@ from tests.metrics.nets import (
     mean_loss,
     mlp,
     samples,
+    spy_on_written_weights,
 )
 
 
@@ -136,17 +135,6 @@ def test_value_of_a_batch_is_independent_of_the_others():
     assert mean == pytest.approx(np.mean(alone), rel=1e-12)
 
 
-def spy_on_written_weights(monkeypatch):
-    written, write = [], Weights.write
-
-    def spy(self, vector):
-        written.append(vector.clone())
-        write(self, vector)
-
-    monkeypatch.setattr(Weights, "write", spy)
-    return written
-
-
 def test_pruned_weights_stay_zero(monkeypatch):
     net, (X, y) = mlp(), samples(5)
     keep = torch.rand(5, 3, generator=torch.Generator().manual_seed(0)) > 0.5
@@ -193,26 +181,6 @@ def test_step_is_halved_without_progress():
     assert rise.item() == pytest.approx(0.01, rel=1e-3)
     steps = np.abs(np.diff(calls))
     assert steps[-5:].max() < steps[:5].max() / 8
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"norm": "l1"}, "Unknown norm 'l1'. Choose one of 'l2', 'linf'"),
-        ({"norm": ["l2"]}, "Unknown norm .'l2'.. Choose one of"),
-        ({"rho": 0}, "rho must be a float in .* got 0"),
-        ({"rho": np.inf}, "rho must be a float in .* got inf"),
-        ({"rho": "0.5"}, "rho must be a float in .* got '0.5'"),
-        ({"n_iter": 0}, "n_iter must be an int in .* got 0"),
-        ({"batch_size": 0}, "batch_size must be an int in .* got 0"),
-        ({"n_batches": -1}, "n_batches must be an int in .* or None, got -1"),
-        ({"random_state": "a"}, "random_state must be None, a non-negative"),
-    ],
-)
-def test_invalid_options_raise(kwargs, message):
-    net, (X, y) = mlp(), samples(5)
-    with pytest.raises(InvalidInputError, match=message):
-        adaptive_sharpness(net, X, y, **kwargs)
 
 
 # Batches of small networks, stacked ---------------------------------------------------

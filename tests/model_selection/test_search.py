@@ -15,9 +15,7 @@ from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import (
-    OutOfDeviceMemoryError,
-)
+from sklearn_sharpbalance.exceptions import OutOfDeviceMemoryError
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV, together
 from sklearn_sharpbalance.training import trainer
 from tests.cases import allocated_on_gpu

@@ -1,8 +1,5 @@
 """Common tests of all networks, and comparisons with torchvision."""
 
-import copy
-import pickle
-
 import pytest
 import torch
 from torch import nn
@@ -18,6 +15,7 @@ from sklearn_sharpbalance.networks import (
     SmallResNet,
     VisionTransformer,
     WideResNet,
+    default_network,
 )
 from tests.cases import rest_slow
 
@@ -66,14 +64,6 @@ def test_gradient_reaches_every_weight(net):
     for name, parameter in net.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().sum() > 0, name
-
-
-def test_copies_and_pickles_give_the_same_logits(net):
-    net.eval()
-    X = batch(net)
-    expected = net(X)
-    for other in (copy.deepcopy(net), pickle.loads(pickle.dumps(net))):
-        assert torch.equal(other(X), expected)
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if "mlp" not in name])
@@ -253,3 +243,30 @@ def test_a_transformer_raises_for_pictures_of_another_size(size):
         InvalidInputError, match=rf"of 16 x 16 .* got {size[0]} x {size[1]}"
     ):
         net(torch.zeros(2, 3, *size))
+
+
+# The default network for a shape ------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((5,), MLP),
+        ((1, 8, 8), SmallResNet),
+        ((3, 32, 32), SmallResNet),
+        ((3, 64, 48), SmallResNet),
+        ((3, 4, 4), MLP),
+        ((20, 6), MLP),
+        ((2, 3, 4, 5), MLP),
+    ],
+)
+def test_network_fits_the_shape(shape, expected):
+    module, kwargs = default_network(shape, 4)
+    assert module is expected
+    assert module(**kwargs)(torch.zeros(2, *shape)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 0)])
+def test_empty_shapes_raise(shape):
+    with pytest.raises(InvalidInputError, match="input_shape must contain the sizes"):
+        default_network(shape, 4)

@@ -8,15 +8,7 @@ from torch import nn
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import SAM, LookSAM
-from tests.optim.reference import (
-    closure_of,
-    loss_of,
-    make,
-    new,
-    problem,
-    same,
-    train,
-)
+from tests.optim.reference import closure_of, loss_of, make, new, problem, same, train
 
 
 def run(start, batches, kind=LookSAM, **options):

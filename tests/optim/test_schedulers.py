@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from sklearn_sharpbalance.optim import GSAM, SAM
+from sklearn_sharpbalance.optim import SAM
 from tests.optim.reference import loss_of, new, plain_steps, problem, same, train
 
 SCHEDULERS = {
@@ -54,30 +54,21 @@ def run(make_optimizer, make_scheduler, step):
     return params, trace
 
 
+SGD, ADAM = (torch.optim.SGD, {"momentum": 0.9}), (torch.optim.Adam, {})
+RUNS = [*((name, *SGD) for name in SCHEDULERS), ("one cycle", *ADAM)]
+
+
 @pytest.mark.parametrize("step", [by_closure, by_context])
-@pytest.mark.parametrize("name", SCHEDULERS)
-def test_scheduled_run_with_zero_rho_is_the_plain_one(name, step):
-    kwargs = {"lr": 0.05, "momentum": 0.9}
+@pytest.mark.parametrize(("name", "base", "kwargs"), RUNS)
+def test_scheduled_run_with_zero_rho_is_the_plain_one(name, base, kwargs, step):
+    """One cycle changes the momentum of SGD and the betas of Adam, too."""
+    schedule, kwargs = SCHEDULERS[name], {"lr": 0.05, **kwargs}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        params, trace = run(lambda p: SAM(p, rho=0, **kwargs), SCHEDULERS[name], step)
+        params, trace = run(lambda p: SAM(p, base, rho=0, **kwargs), schedule, step)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        plain, expected = run(
-            lambda p: torch.optim.SGD(p, **kwargs), SCHEDULERS[name], plain_step
-        )
+        plain, expected = run(lambda p: base(p, **kwargs), schedule, plain_step)
     assert trace == expected
     assert len(set(trace)) > 1
     assert same(params, plain)
-
-
-def test_one_cycle_changes_the_betas_of_adam():
-    def one_cycle(optimizer):
-        return lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=6)
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        _, trace = run(lambda p: GSAM(p, torch.optim.Adam), one_cycle, by_closure)
-    _, expected = run(torch.optim.Adam, one_cycle, plain_step)
-    assert trace == expected
-    assert len({betas for _, _, betas in trace}) > 1

@@ -7,13 +7,7 @@ from skorch import NeuralNetClassifier
 from torch import nn
 
 from sklearn_sharpbalance.optim import OPTIMIZERS
-from tests.optim.reference import (
-    OPTIONS,
-    NaiveBase,
-    NaiveSAM,
-    loss_of,
-    problem,
-)
+from tests.optim.reference import OPTIONS, NaiveBase, NaiveSAM, loss_of, problem
 
 
 class Net(nn.Module):

@@ -171,6 +171,3 @@ def test_invalid_state_dict_changes_nothing():
     whole, reference = make("friendly_sam", "adam", start)
     train(whole, reference, batches)
     assert same(params, whole)
-
-
-# The base optimizer on its own

@@ -2,12 +2,15 @@
 
 import functools
 import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from joblib.externals.loky import ProcessPoolExecutor
 from PIL import Image
 from torch import nn
 from torch.utils.data import ConcatDataset, Dataset, Subset, TensorDataset
@@ -154,14 +157,25 @@ def test_a_users_dataset_is_described_by_its_attributes():
     assert len(texts) == 1 + len(others)
 
 
-def test_names_are_the_same_in_a_worker():
-    scope = {"__name__": "__main__"}
-    exec("def f(x): return x in {'a', 'b', 'c'} or [y for y in x]", scope)
-    code = [cell()["Module"], scope["f"]]
-    with ProcessPoolExecutor(max_workers=1) as worker:
-        found = list(worker.map(code_name, code))
-    assert found == [code_name(each) for each in code]
-    assert all(name.endswith("]") for name in found)
+def test_names_are_the_same_in_another_process():
+    """Sets of text have another order there."""
+    line = "def f(x): return x in {'a', 'b', 'c'} or [y for y in x]"
+    names = "import numpy as np, torch; from torch import nn\n"
+    names += "from sklearn_sharpbalance.persistence.fingerprint import code_name\n"
+    script = names + f"exec({CELL.format(**SAME | {'line': line})!r})\n"
+    script += "print(code_name(Module), code_name(f))"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONHASHSEED": "5"},
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    here = cell(line=line)
+    expected = [code_name(here["Module"]), code_name(here["f"])]
+    assert done.stdout.split() == expected
+    assert all(name.endswith("]") for name in expected)
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "project"])

@@ -13,10 +13,7 @@ from skorch.callbacks import Callback, Checkpoint, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
 from sklearn_sharpbalance.exceptions import ModelFileError, SharpBalanceError
-from sklearn_sharpbalance.persistence.allowed_names import (
-    SPECIAL_TAGS,
-    special_value,
-)
+from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS, special_value
 from sklearn_sharpbalance.persistence.archive import read_archive, write_archive
 from tests.cases import rest_slow
 from tests.persistence import fuzz

@@ -42,11 +42,7 @@ from sklearn_sharpbalance.persistence.archive import (
 )
 from sklearn_sharpbalance.sharpness import LossScorer
 from tests.cases import rest_slow
-from tests.training.killing import (
-    assert_bitwise,
-    small_data,
-    weights,
-)
+from tests.training.killing import assert_bitwise, small_data, weights
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
 NARROW = {"estimator__module__hidden": (4,), **FEW}
@@ -206,9 +202,9 @@ def test_load_restores_the_model(case, tmp_path):
         got, want = np.asarray(getattr(again, name)), np.asarray(getattr(clf, name))
         np.testing.assert_array_equal(got, want)
         assert got.dtype == want.dtype
-    for name in ("n_features_in_", "history_", "engine_", "n_iter_", "input_format_"):
+    names = ["n_features_in_", "history_", "engine_", "n_iter_", "input_format_"]
+    for name in (*names, "n_passes_", "settings_"):
         assert getattr(again, name) == getattr(clf, name)
-    assert again.n_passes_ == clf.n_passes_
     # Further training gives the same weights as well.
     for each in (again, clf):
         each.set_params(early_stopping=False).partial_fit(frame, labels)
@@ -239,7 +235,11 @@ def test_load_restores_a_joint_ensemble(trunk, tmp_path):
         passed["shared_trunk"][0].weight.data.zero_()  # the weights are in the file
     again = load(tmp_path / "model", **passed)
     assert vars(again).keys() == vars(clf).keys()
-    assert_same(again, clf, X)
+    for twin in (again, pickle.loads(pickle.dumps(clf)), copy.deepcopy(clf)):
+        assert_same(twin, clf, X)
+        if trunk is not None:  # one trunk for all members
+            trunks = {id(net.module_.trunk) for net in twin.estimators_}
+            assert trunks == {id(twin.trunk_.module)}
 
 
 def own_rule(logits):

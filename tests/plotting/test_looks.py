@@ -1,7 +1,5 @@
 """Figures are readable on a dark background, with long names and on log axes."""
 
-from itertools import pairwise
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
@@ -9,10 +7,8 @@ from matplotlib.colors import to_rgb
 
 from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
-    TradeoffDisplay,
 )
 from sklearn_sharpbalance.plotting._base import PALETTE, colour
-from tests.cases import rest_slow
 
 LONG = "A very long name of a method, longer than names should be, with rho = 0.05"
 
@@ -32,13 +28,6 @@ def lightness(color):
 def test_every_colour_is_visible_on_a_dark_background():
     _, ax = plt.subplots()
     assert min(lightness(colour(i, ax)) for i in range(len(PALETTE))) > 0.2
-
-
-@pytest.mark.usefixtures("dark")
-def test_edges_of_points_are_light_on_a_dark_background():
-    display = TradeoffDisplay([1, 2], [1, 2], color=[0.0, 1.0]).plot()
-    (edge,) = display.scatters_["all"].get_edgecolors()
-    assert lightness(edge[:3]) > 0.5
 
 
 @pytest.mark.usefixtures("dark")
@@ -76,25 +65,3 @@ def test_long_names_stay_in_the_figure_and_leave_room():
     assert inside(display.figure_, display.ax_.get_legend())
     width = display.ax_.get_window_extent().width
     assert width > 0.35 * display.figure_.bbox.width
-
-
-@pytest.mark.parametrize("width", rest_slow([3.6, 5.4]))
-def test_numbers_of_nearly_equal_sharpness_do_not_overlap(width):
-    _, ax = plt.subplots(figsize=(width, 4), layout="constrained")
-    x, y = [0.04389, 0.04416], [0.4, 0.6]
-    display = TradeoffDisplay(x, y, color=y, color_name="Improvement")
-    check_numbers_do_not_overlap(display.plot(ax))
-
-
-def check_numbers_do_not_overlap(display):
-    """Assert that the numbers along the horizontal axis do not overlap."""
-    display.figure_.draw_without_rendering()
-    axis, (low, top) = display.ax_.xaxis, display.ax_.get_xlim()
-    shown = [
-        label.get_window_extent()
-        for label in axis.get_ticklabels(which="both")
-        if label.get_text() and low <= label.get_position()[0] <= top
-    ]
-    shown.sort(key=lambda box: box.x0)
-    assert len(shown) > 1
-    assert all(b.x0 > a.x1 for a, b in pairwise(shown))

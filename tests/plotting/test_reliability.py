@@ -1,6 +1,5 @@
 """Reliability diagrams, compared with naive loops."""
 
-import matplotlib.pyplot as plt
 import pytest
 
 from sklearn_sharpbalance.plotting import ReliabilityDisplay
@@ -23,12 +22,6 @@ def test_bars_are_accuracy_and_gap_of_each_bin():
         assert top == pytest.approx(confidence[inside].mean())
         assert fraction.get_height() == pytest.approx(inside.mean())
     assert next(bars, None) is None
-
-
-def test_fraction_of_samples_is_white_on_a_dark_background():
-    with plt.style.context("dark_background"):
-        display = ReliabilityDisplay.from_predictions(Y, geometric_mean(PROBAS))
-    assert display.fractions_[0].get_edgecolor() == (1, 1, 1, 1)
 
 
 def test_bins_of_few_samples_are_faint():

@@ -10,16 +10,8 @@ import pytest
 import torch
 
 from sklearn_sharpbalance.members import MemberModule
-from sklearn_sharpbalance.networks import (
-    ResNet18,
-    SmallCNN,
-    SmallResNet,
-    WideResNet,
-)
-from sklearn_sharpbalance.runtime.devices import (
-    allows_channels_last,
-    contiguous_on_cpu,
-)
+from sklearn_sharpbalance.networks import ResNet18, SmallCNN, SmallResNet, WideResNet
+from sklearn_sharpbalance.runtime.devices import allows_channels_last, contiguous_on_cpu
 
 SCRIPT = Path(__file__).with_name("cpu_kernels.py")
 ON_X86 = platform.machine().lower() in ("x86_64", "amd64")

@@ -14,11 +14,7 @@ from sklearn_sharpbalance.runtime.rng import (
     random_stream,
     seed_generators,
 )
-
-
-def global_states():
-    legacy = np.random.get_state()[1].tolist()  # noqa: NPY002
-    return torch.get_rng_state().tolist(), legacy, random.getstate()
+from tests.cases import global_generators
 
 
 def draw_everywhere():
@@ -30,21 +26,21 @@ def test_the_global_generators_are_restored_also_after_an_error():
         draw_everywhere()
         raise ZeroDivisionError
 
-    before = global_states()
+    before = global_generators()
     with random_stream():
         seed_generators(np.int64(4))
         draw_everywhere()
-    assert global_states() == before
+    assert global_generators() == before
     with pytest.raises(ZeroDivisionError), random_stream(seed=3):
         fail()
-    assert global_states() == before
+    assert global_generators() == before
 
 
 def test_a_stream_without_a_seed_draws_on():
     with random_stream(seed=3):
-        before = global_states()
+        before = global_generators()
         with random_stream():
-            assert global_states() == before
+            assert global_generators() == before
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,11 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-import joblib
 import numpy as np
 import torch
-from sklearn.model_selection import GridSearchCV
 from torch import nn
 
-from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
@@ -48,19 +46,3 @@ def test_predictions_in_threads_equal_serial_predictions():
         np.testing.assert_array_equal(proba, alone)
     for before, after in zip(buffers, clf.estimators_[0].module_.buffers()):
         assert torch.equal(before, after)
-
-
-def test_a_search_in_threads_equals_the_serial_one():
-    clf = SharpBalanceEnsembleClassifier(
-        module, n_estimators=2, max_epochs=2, random_state=0
-    )
-    grid = {"rho": [0.01, 0.5]}
-
-    def scores(n):
-        options = {"cv": 2, "scoring": "neg_log_loss", "refit": False}
-        search = GridSearchCV(clf, grid, n_jobs=n, **options)
-        return search.fit(X, y).cv_results_["mean_test_score"]
-
-    serial = scores(1)
-    with joblib.parallel_backend("threading"):
-        np.testing.assert_array_equal(scores(2), serial)

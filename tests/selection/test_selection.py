@@ -140,12 +140,6 @@ def test_draws_without_a_seed_do_not_use_the_global_generator(name, sharpness):
     assert (first != second).any()
 
 
-def test_an_unknown_name_raises_with_the_known_names():
-    message = r"Unknown selection 'flatest'.*'flattest'"
-    with pytest.raises(InvalidInputError, match=message):
-        SUBSET_SELECTORS.resolve("flatest")
-
-
 @pytest.mark.parametrize("name", RATIO_RULES)
 @pytest.mark.parametrize("ratio", [2, -1.0, 1.0001, np.nan, "0.4", None, True])
 def test_a_ratio_outside_of_zero_to_one_raises(name, ratio, sharpness):

@@ -6,10 +6,7 @@ import torch.nn.functional as F
 from torch.nn.utils import parametrizations
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.sharpness import (
-    LossRiseScorer,
-    last_layer_gradient,
-)
+from sklearn_sharpbalance.sharpness import LossRiseScorer, last_layer_gradient
 from tests import reference
 from tests.sharpness.nets import make_data, make_net
 

@@ -5,11 +5,9 @@ import re
 import numpy as np
 import pytest
 from sklearn.model_selection import GridSearchCV
-from skorch.callbacks import Callback, EarlyStopping
+from skorch.callbacks import Callback
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.training import progress
 from tests.cases import N_EPOCHS, N_SAMPLES, SMALL, column, rest_slow, table
 
 # skorch -----------------------------------------------------------------------------
@@ -31,34 +29,6 @@ def test_callbacks_are_called_for_every_member_and_epoch(engine):
         assert len(history) == N_EPOCHS
         assert history[-1]["norm"] == pytest.approx(norm, rel=1e-5)
     assert column(clf, "norm", 0) != column(clf, "norm", 1)
-
-
-@pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))
-def test_early_stopping_of_skorch_stops_single_members(engine):
-    rng = np.random.default_rng(0)
-    X, y = rng.normal(size=(80, 5)), rng.integers(3, size=80)  # random labels
-    options = {**SMALL, "max_epochs": 12, "n_estimators": 3, "lr": 0.3}
-    options |= {"validation_fraction": 0.25, "engine": engine}
-    stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
-    clf = DeepEnsembleClassifier(callbacks=[stopper], **options).fit(X, y)
-    free = DeepEnsembleClassifier(**options).fit(X, y)
-    lengths = [len(history) for history in clf.history_]
-    assert len(set(lengths)) > 1, lengths
-    for member, n in enumerate(lengths):
-        losses = column(free, "valid_loss", member)
-        assert n == epochs_until_stop(losses, patience=2)
-        assert column(clf, "valid_loss", member) == losses[:n]
-
-
-def epochs_until_stop(losses, patience):
-    """Return the number of epochs by skorch's rule."""
-    best, misses = np.inf, 0
-    for epoch, loss in enumerate(losses, 1):
-        misses = 0 if loss < best else misses + 1
-        best = min(best, loss)
-        if misses == patience:
-            return epoch
-    return len(losses)
 
 
 # scikit-learn -----------------------------------------------------------------------
@@ -160,13 +130,6 @@ def test_scores_of_the_ensemble_after_each_phase():
 # Output -----------------------------------------------------------------------------
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Make rich draw as in a terminal."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("rich._console", None)  # rich keeps the first one
-
-
 def mean_loss(clf):
     return np.mean([history[-1]["train_loss"] for history in clf.history_])
 
@@ -198,14 +161,6 @@ def test_verbose_1_prints_two_lines_where_output_is_no_terminal(capsys):
     assert len(set(names)) == 4
     assert sum("rho=0.2" in name for name in names) == 8
     assert sum("selection='all'" in name for name in names) == 8
-
-
-def test_name_of_a_fit_has_the_parameters_that_change_its_result():
-    clf = SharpBalance(
-        rho=[0.1, 0.2], selection="all", device="cpu", estimator__module__hidden=5
-    )
-    expected = "SharpBalance(rho=[0.1, 0.2], selection='all', "
-    assert progress.fit_name(clf) == expected + "estimator__module__hidden=5)"
 
 
 @pytest.mark.parametrize("engine", rest_slow(["stacked", "skorch"]))

@@ -29,7 +29,8 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.persistence.archive import MAX_AGE
 from sklearn_sharpbalance.training import checkpoint, plan
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
-from tests.cases import rest_slow
+from tests.cases import TwoInputs, rest_slow
+from tests.conftest import copied_writes
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 6, "warmup_epochs": 2}
@@ -47,15 +48,6 @@ class NormNet(torch.nn.Module):
 
     def forward(self, x):
         return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
-
-
-class TwoInputs(torch.nn.Module):
-    def __init__(self, n_classes):
-        super().__init__()
-        self.last = torch.nn.Linear(5, n_classes)
-
-    def forward(self, a, b):
-        return self.last(torch.cat([a, b], dim=1))
 
 
 def pictures():
@@ -215,19 +207,9 @@ def test_finished_fit_is_loaded(kind, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     """Return a finished fit and copies of its folder, one after every write."""
-    folder, copies = tmp_path_factory.mktemp("written"), []
-    write = CheckpointFolder.write
-
-    def write_and_copy(self, *args, **kwargs):
-        write(self, *args, **kwargs)
-        copies.append(folder / f"copy-{len(copies)}")
-        shutil.copytree(self.folder, copies[-1])
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(CheckpointFolder, "write", write_and_copy)
-        patch.setattr(plan, "SHORTEST_SEGMENT", 1)
-        clf = make(folder / "whole").fit(*small_data())
-    return clf, copies
+    folder = tmp_path_factory.mktemp("written")
+    with copied_writes(folder) as copies:
+        return make(folder / "whole").fit(*small_data()), copies
 
 
 def test_resuming_with_another_engine(tmp_path, written):

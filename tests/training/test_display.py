@@ -176,14 +176,6 @@ def test_joint_training_shows_batches(capsys, monkeypatch):
     assert "0.7 of 8 epochs" in capsys.readouterr().out
 
 
-@pytest.fixture
-def terminal(monkeypatch):
-    """Make rich draw as in a terminal."""
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setattr("rich._console", None)  # rich keeps the first one
-    monkeypatch.setenv("TERM", "xterm")
-
-
 @pytest.mark.filterwarnings("ignore:The fit was interrupted")
 def test_bar_of_a_resumed_fit_starts_at_its_epoch(monkeypatch, tmp_path, terminal):
     shown = []

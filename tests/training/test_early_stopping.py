@@ -19,7 +19,7 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.evaluation import gradient_passes
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from tests.cases import rest_slow
+from tests.cases import column, noise, rest_slow
 
 SMALL = {
     "max_epochs": 5,
@@ -98,24 +98,22 @@ def test_score_of_every_epoch_equals_that_of_a_shorter_fit(digits, transform):
         assert clf.score(*held_out(clf, *digits)) == pytest.approx(score)
 
 
-def noise(n=100):
-    """Return random labels, for which the accuracy fluctuates."""
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(n, 5)), rng.integers(3, size=n)
-
-
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 def test_n_iter_is_the_number_of_trained_epochs(engine):
-    """The maximum over members, which callbacks stop inside a segment."""
+    """The maximum over members; callbacks stop each of them inside a segment."""
     options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.1}
-    options["optimizer"] = torch.optim.SGD
+    options |= {"optimizer": torch.optim.SGD, "engine": engine, "n_estimators": 3}
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
-    clf = DeepEnsembleClassifier(callbacks=[stopper], engine=engine, **options)
-    clf.set_params(n_estimators=3).fit(*noise())
+    clf = DeepEnsembleClassifier(callbacks=[stopper], **options).fit(*noise(100))
+    free = DeepEnsembleClassifier(**options).fit(*noise(100))
     lengths = [len(history) for history in clf.history_]
     assert clf.n_iter_ == max(lengths) < 40
     assert min(lengths) < max(lengths)
     assert max(lengths) % 5  # inside a segment
+    for member, n in enumerate(lengths):  # the end of one does not change the others
+        losses = column(clf, "valid_loss", member)
+        assert losses == column(free, "valid_loss", member)[:n]
+        assert min(losses[:-2]) < min(losses[-2:])
 
 
 def easy(n=60):
@@ -144,13 +142,13 @@ def test_n_passes_counts_selections_after_the_best_epoch(tmp_path):
     options = {**SMALL, "max_epochs": 6, "lr": 0.5, "warmup_epochs": 3, "rho": 0.3}
     options |= {"n_estimators": 3, "flat_ratio": 0.2, "optimizer": torch.optim.SGD}
     whole = SharpBalanceEnsembleClassifier(**{**options, "early_stopping": False})
-    share = whole.fit(*noise()).sam_masks_.mean(axis=1)
+    share = whole.fit(*noise(100)).sam_masks_.mean(axis=1)
     want = (3 * 2 + 3 * (1 + share)).sum()
     assert gradient_passes(whole) == pytest.approx(want)
     for _ in range(2):  # the second fit is loaded
         clf = SharpBalanceEnsembleClassifier(
             **{**options, "early_stopping": 6}, checkpoint_dir=tmp_path / "fit"
-        ).fit(*noise())
+        ).fit(*noise(100))
         assert len(clf.history_[0]) <= 3
         assert gradient_passes(clf) == pytest.approx(want)
 

@@ -52,6 +52,10 @@ def uint8(*shape):
     return RNG.integers(0, 256, size=(len(y), *shape), dtype=np.uint8)
 
 
+def items(X):
+    return TensorDataset(torch.from_numpy(X), torch.from_numpy(y))
+
+
 def settings_of(X, kind=SharpBalance, **params):
     """Return the settings of a fit, without the training."""
     clf = kind(**{**FEW, **params})
@@ -78,6 +82,12 @@ def transform_of(X, kind=SharpBalance, **params):
         (uint8(1, 8, 8), {}, crops(1, False)),
         (uint8(4, 8, 8), {}, "None"),
         (torch.from_numpy(uint8(3, 8, 8)), {}, crops(1, True)),
+        (items(uint8(3, 8, 8)), {}, crops(1, True)),
+        (items(uint8(3, 8, 8).astype(np.float32)), {}, "None"),
+        # A given augmentation replaces the default.
+        (uint8(3, 8, 8), {"train_transform": None}, "None"),
+        (uint8(3, 8, 8), {"train_transform": "crop_flip"}, repr(RandomCropFlip())),
+        (uint8(3, 8, 8), {"train_transform": torch.clone}, "clone"),
         # Networks of this package, as classes.
         (uint8(3, 8, 8), {"estimator": SmallResNet}, crops(1, True)),
         (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, crops(1, True)),
@@ -114,30 +124,6 @@ def transform_of(X, kind=SharpBalance, **params):
 )
 def test_the_input_and_the_network_decide(X, params, expected):
     assert transform_of(X, **params) == expected
-
-
-@pytest.mark.parametrize(
-    ("items", "expected"),
-    [
-        (uint8(3, 8, 8), crops(1, True)),
-        (uint8(3, 8, 8).astype(np.float32), "None"),
-    ],
-)
-def test_datasets_have_the_default_of_their_items(items, expected):
-    dataset = TensorDataset(torch.from_numpy(items), torch.from_numpy(y))
-    assert transform_of(dataset) == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (None, "None"),
-        ("crop_flip", repr(RandomCropFlip())),
-        (torch.clone, "clone"),
-    ],
-)
-def test_a_given_augmentation_replaces_the_default(given, expected):
-    assert transform_of(uint8(3, 8, 8), train_transform=given) == expected
 
 
 @pytest.mark.parametrize(
@@ -275,14 +261,6 @@ def fitted():
     return SharpBalance(**NARROW).fit(*pictures(24))
 
 
-def test_a_fit_with_the_default_equals_one_with_its_value(fitted):
-    given = SharpBalance(**NARROW, **EXPLICIT).fit(*pictures(24))
-    assert torch.equal(weights(fitted), weights(given))
-    assert fitted.settings_ == given.settings_
-    other = SharpBalance(**NARROW, train_transform=None).fit(*pictures(24))
-    assert not torch.equal(weights(fitted), weights(other))
-
-
 def test_the_parameter_stays_as_the_user_gave_it(fitted):
     for clf in (fitted, clone(fitted)):
         assert clf.get_params()["train_transform"] == "auto"
@@ -299,18 +277,6 @@ FORMS = {
     "floats": lambda X: X.astype(np.float32),
     "channels_last": lambda X: np.moveaxis(X, 1, -1).astype(float),
 }
-EQUAL = [
-    {"optimizer": torch.optim.SGD},
-    {"estimator__optimizer__momentum": 0.9},
-    {"estimator__optimizer__weight_decay": 2e-3},
-    {"estimator__criterion__label_smoothing": 0.05},
-    {"estimator": SmallResNet},
-    {"batch_size": 64},
-    {"lr": recipe.rate_for(64)},
-    {"rho": 0.3},
-    {"lr_schedule": "one_cycle"},
-    {"sam": "momentum_sam"},
-]
 
 
 @pytest.fixture(scope="module")
@@ -327,13 +293,6 @@ def test_the_same_images_get_the_same_model(form, default_fit):
     want = default_fit.predict_proba(X)
     for given in (X, FORMS[form](X)):
         np.testing.assert_array_equal(clf.predict_proba(given), want)
-
-
-@pytest.mark.parametrize("own", EQUAL, ids=lambda own: next(iter(own)))
-def test_a_value_equal_to_the_default_gives_the_default_model(own, default_fit):
-    X, labels = pictures(24)
-    clf = SharpBalance(**DEFAULT, **own).fit(X, labels)
-    np.testing.assert_array_equal(clf.predict_proba(X), default_fit.predict_proba(X))
 
 
 def test_images_of_float_warn_that_their_defaults_differ(recwarn):

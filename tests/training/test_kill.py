@@ -67,7 +67,7 @@ def test_killed_at_random_moments(n_kills, max_epochs, kind, tmp_path):
     assert_bitwise(got, want)
 
 
-WRITES = [("stacked", "fsync", 3), ("sed_stacked", "replace", 3)]
+WRITES = [("stacked", "fsync", 3)]
 ALL_WRITES = product(["stacked", "sed_stacked"], ["fsync", "replace"], [1, 3])
 
 

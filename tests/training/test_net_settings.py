@@ -8,20 +8,10 @@ import pytest
 import torch
 from sklearn.base import clone
 from skorch import NeuralNetClassifier
-from skorch.callbacks import (
-    Callback,
-    Checkpoint,
-    EarlyStopping,
-    EpochScoring,
-    Freezer,
-)
+from skorch.callbacks import Callback, Checkpoint, EarlyStopping, EpochScoring, Freezer
 from skorch.dataset import Dataset, ValidSplit
 from torch import nn
-from torch.utils.data import (
-    DataLoader,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, WeightedRandomSampler, default_collate
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
@@ -126,18 +116,6 @@ REFUSED = [
 def test_unused_settings_of_the_net_raise(kind, settings, message):
     with pytest.raises(InvalidInputError, match=message):
         kind(configured(**settings)).fit(X, y)
-
-
-@pytest.mark.parametrize("kind", [SharpBalance, DeepEnsembleClassifier])
-def test_two_learning_rates_raise(kind):
-    message = "lr=0.5 has no effect, because the net has optimizer__lr=0.03"
-    with pytest.raises(InvalidInputError, match=message):
-        kind(configured(optimizer__lr=0.03), lr=0.5).fit(X, y)
-    with pytest.raises(InvalidInputError, match=message):
-        kind(Module, lr=0.5, estimator__optimizer__lr=0.03).fit(X, y)
-    for lr in (None, 0.03):
-        clf = kind(configured(optimizer__lr=0.03), lr=lr, max_epochs=1).fit(X, y)
-        assert clf.estimators_[0].optimizer_.param_groups[0]["initial_lr"] == 0.03
 
 
 def test_criterion_without_parameters_is_accepted():

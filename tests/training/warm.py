@@ -5,5 +5,5 @@ import torch
 from tests.training.killing import KINDS, small_data
 
 torch.set_num_threads(1)  # a fork does not copy threads
-for kind in ("stacked", "sed_stacked"):  # the others are in slow tests only
-    KINDS[kind](max_epochs=5).fit(*small_data())
+# The others are in slow tests only.
+KINDS["stacked"](max_epochs=5).fit(*small_data())
