@@ -69,7 +69,7 @@ PARAMETERS: dict[str, Parameter] = {
     "pair_members": Parameter(
         default=2, constraint=[Interval(Integral, 2, None, closed="left"), None]
     ),
-    "shared_trunk": Parameter(),
+    "shared_trunk": Parameter(partial_fit="fixed"),
     # Training
     "max_epochs": Parameter(constraint=[COUNT, None]),
     "lr": Parameter(constraint=[Interval(Real, 0, None, closed="neither"), None]),

@@ -1,16 +1,16 @@
 """Base class of all ensembles: parameters, fit and predictions."""
 
-import warnings
-from contextlib import contextmanager
-from typing import Any
-
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sklearn_sharpbalance._parameters import CONSTRAINTS
-from sklearn_sharpbalance.aggregation.nets import member_logits
+from sklearn_sharpbalance.aggregation.nets import (
+    conformity_scores,
+    final_net,
+    member_logits,
+)
 from sklearn_sharpbalance.aggregation.rules import MeanLogitAggregation
 from sklearn_sharpbalance.data.inputs import (
     check_layout,
@@ -28,10 +28,11 @@ from sklearn_sharpbalance.ensemble.uncertainty import UncertaintyMixin
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
     ModelFileError,
-    SharpBalanceWarning,
 )
+from sklearn_sharpbalance.members.shared_trunk import with_trunk
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
+from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.net_building import settings_in_force
 from sklearn_sharpbalance.training.prepare import prepare
 from sklearn_sharpbalance.training.progress import (
@@ -40,7 +41,7 @@ from sklearn_sharpbalance.training.progress import (
     announce,
 )
 
-__all__ = ["BaseDeepEnsemble", "fitted_or_before", "load"]
+__all__ = ["BaseDeepEnsemble", "load"]
 
 
 class BaseDeepEnsemble(
@@ -96,19 +97,29 @@ class BaseDeepEnsemble(
         self.engine_ = prepared.engine
         self.settings_ = settings_in_force(prepared)
         self.train_indices_ = trainer.data.rows
+        self.trunk_ = prepared.trunk
+        with random_stream(self.net_.device, seed=prepared.seeds.split):
+            data = trainer.as_trained()
+            self.heads_ = [final_net(self.net_, m, data) for m in state.members]
+            self.estimators_ = self._whole_members()
+            self.predictors_ = self.aggregation_.prepare(self.heads_, data)
+            self.conformity_scores_ = conformity_scores(
+                self.predictors_, self.aggregation_, data
+            )
+
+    def _whole_members(self):
+        """Return the heads, with the shared trunk if there is one."""
+        if self.trunk_ is None:
+            return self.heads_
+        return [with_trunk(head, self.trunk_) for head in self.heads_]
 
     def _full_params(self):
         """Return the parameters, with defaults for those that the ensemble lacks."""
         return self.get_params(deep=False)
 
-    def _member_nets(self):
-        """Return the trained nets: members, or their heads without the shared trunk."""
-        return getattr(self, "heads_", self.estimators_)
-
     def _warm_nets(self):
         """Return the fitted nets that a warm start begins with, else an empty list."""
-        is_warm = self.warm_start and hasattr(self, "estimators_")
-        return self._member_nets() if is_warm else []
+        return getattr(self, "heads_", []) if self.warm_start else []
 
     def _warm_columns(self):
         """Return the fitted columns of a DataFrame for a warm start, else None."""
@@ -213,7 +224,7 @@ class BaseDeepEnsemble(
         """
         with own_torch_modes():
             X = self._net_inputs(X)
-            return self._logits_of(self._nets(), X)
+            return self._logits_of(self.heads_, X)
 
     def member_inputs(self, X):
         """Return validated samples in the layout that the modules take.
@@ -244,12 +255,11 @@ class BaseDeepEnsemble(
         return X
 
     def _net_inputs(self, X):
-        """Return validated samples for :meth:`_nets` and ``predictors_``."""
-        return self.member_inputs(X)
-
-    def _nets(self):
-        """Return the nets that take the result of ``_net_inputs``."""
-        return self.estimators_
+        """Return the inputs of the heads, which a trunk computes once for all."""
+        X = self.member_inputs(X)
+        if self.trunk_ is None:
+            return X
+        return self.trunk_.features(X, self.input_format_.shape)
 
     def staged_predict_proba(self, X):
         """Predict class probabilities by the first member, the first two, and so on.
@@ -267,7 +277,7 @@ class BaseDeepEnsemble(
         proba : ndarray of shape (N, C)
         """
         check_is_fitted(self)
-        nets, predictors = self._member_nets(), self.predictors_
+        nets, predictors = self.heads_, self.predictors_
         if list(map(id, predictors)) != list(map(id, nets)):
             raise InvalidInputError(
                 f"{type(self.aggregation_).__name__} cannot be applied to the first "
@@ -401,6 +411,18 @@ class BaseDeepEnsemble(
         proba = self.aggregation_(logits.astype(np.float64))
         return proba / proba.sum(axis=1, keepdims=True)
 
+    def __getstate__(self):
+        state = dict(super().__getstate__())
+        if state.get("trunk_") is not None:
+            del state["estimators_"]  # they would contain one copy of the trunk each
+        return state
+
+    def __setstate__(self, state):
+        super().__setstate__(state)
+        if getattr(self, "trunk_", None) is not None:
+            self.trunk_.to(self.heads_[0].device)
+            self.estimators_ = self._whole_members()
+
     def __sklearn_is_fitted__(self):
         # scikit-learn iterates over all attributes, which a fit may change meanwhile.
         return hasattr(self, "estimators_")
@@ -409,39 +431,6 @@ class BaseDeepEnsemble(
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         return tags
-
-
-@contextmanager
-def fitted_or_before(estimator):
-    """Restore the fitted attributes of an earlier fit if this one fails.
-
-    If there was none, the usable state of an interrupted fit is kept.
-    """
-    before = _fitted_attributes(estimator)
-    try:
-        yield
-    except BaseException as error:
-        now = _fitted_attributes(estimator)
-        # n_iter_ is the last attribute that a fit sets.
-        interrupted = isinstance(error, KeyboardInterrupt) and "n_iter_" in now
-        if interrupted and "estimators_" not in before:
-            kept = max(map(len, estimator.history_))
-            warnings.warn(
-                "The fit was interrupted. The ensemble is usable in its state after "
-                f"epoch {kept}, the last one that all members have completed, or the "
-                "best one with early stopping.",
-                SharpBalanceWarning,
-                stacklevel=5,
-            )
-            raise
-        for name in now:
-            delattr(estimator, name)
-        vars(estimator).update(before)
-        raise
-
-
-def _fitted_attributes(estimator) -> dict[str, Any]:
-    return {k: v for k, v in vars(estimator).items() if k.endswith("_")}
 
 
 def load(path, **params):

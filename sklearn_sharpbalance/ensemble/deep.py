@@ -39,6 +39,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         Settings that differ between members, one dictionary per member; a
         :class:`~sklearn.model_selection.ParameterSampler` draws them. With this
         parameter, the ensemble is a hyperparameter ensemble (Wenzel et al.).
+    shared_trunk : nn.Module, callable, str or None, default=None
+        Frozen network that computes features for all members, or a function that
+        returns one, or the name of a pretrained torchvision model.
     standardize : bool, default=True
         Scale features of tables by median and quartiles, with a bound for outliers,
         and channels of images by mean and variance, inside the members.
@@ -87,7 +90,11 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     classes_ : ndarray of shape (C,)
         Class labels, in the order of the columns of ``predict_proba``.
     estimators_ : list of NeuralNetClassifier
-        The fitted members.
+        The fitted members, including the trunk if there is one.
+    heads_ : list of NeuralNetClassifier
+        The trained nets: members without the trunk.
+    trunk_ : Trunk or None
+        The shared trunk, if there is one.
     member_params_ : list of dict
         Values of ``member_params`` of each member.
     history_ : list of list of dict
@@ -148,6 +155,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         batch_size=None,
         optimizer=None,
         member_params=None,
+        shared_trunk=None,
         standardize=True,
         train_transform="auto",
         aggregation="mean_logit",
@@ -175,6 +183,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.member_params = member_params
+        self.shared_trunk = shared_trunk
         self.standardize = standardize
         self.train_transform = train_transform
         self.aggregation = aggregation

@@ -1,27 +1,19 @@
 """Ensembles that are trained jointly to be diverse: SED, A2D and DivDis."""
 
-from dataclasses import replace
-
 import torch
 from skorch import NeuralNetClassifier
-from torch import nn
 
 from sklearn_sharpbalance._parameters import without_sam
-from sklearn_sharpbalance.aggregation.nets import conformity_scores, final_net
-from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble, fitted_or_before
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
 from sklearn_sharpbalance.joint.members import JointObjective, choose_team
 from sklearn_sharpbalance.joint.trainer import (
     JointTrainer,
-    inputs_of_trunk,
-    one_device,
+    check_one_device,
     read_unlabeled,
 )
-from sklearn_sharpbalance.members.shared_trunk import as_trunk, with_trunk
-from sklearn_sharpbalance.runtime.devices import resolve_precision
 from sklearn_sharpbalance.runtime.process import own_torch_modes
-from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.training.loop import fitted_or_before
 from sklearn_sharpbalance.training.net_building import build_net
-from sklearn_sharpbalance.training.prepare import Inputs
 from sklearn_sharpbalance.training.progress import with_callbacks
 
 __all__ = ["DiversifiedEnsembleClassifier"]
@@ -51,11 +43,10 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     pair_members : int or None, default=2
         Members drawn in every step for the diversity loss, so that its cost does not
         grow with the ensemble. None takes all members; the objective is the same.
-    shared_trunk : nn.Module, callable or None, default=None
-        Frozen network, or a function that returns one, that computes features for all
-        members; only one head per member is trained. It takes X without
-        standardisation, in evaluation mode. A module is copied and keeps its weights.
-        Without ``train_transform``, features are computed once.
+    shared_trunk : nn.Module, callable, str or None, default=None
+        Frozen network that computes features for all members, as in
+        :class:`SharpBalanceEnsembleClassifier`. With ``train_transform``, features of
+        augmented samples are computed in every epoch.
     max_epochs : int or None, default=None
         Epochs; None is 50, or the setting of a configured net.
     lr : float or None, default=None
@@ -249,37 +240,10 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         return without_sam(self.get_params(deep=False))
 
     def _read_unlabeled(self, X_unlabeled, given):
+        check_one_device(self.device)
         return read_unlabeled(self, X_unlabeled, given)
 
-    def _member_inputs(self, params, samples, unlabeled, start):
-        if unlabeled is not None and samples.format.columns is not None:
-            encoded = samples.format.columns.transform(unlabeled.X)
-            unlabeled = replace(unlabeled, X=encoded)
-        device, given = one_device(params["device"]), params["shared_trunk"]
-        trunk = as_trunk(
-            given,
-            seed=start.seeds.selection,
-            device=device,
-            precision=resolve_precision(params["precision"], device, samples.format),
-        )
-        if trunk is None:
-            data = samples.data
-            return Inputs(
-                data=data, format=samples.format, read=data, unlabeled=unlabeled
-            )
-        is_made = not isinstance(given, nn.Module)
-        if is_made and start.warm_nets and self.trunk_ is not None:
-            trunk.take_weights(self.trunk_)
-        return inputs_of_trunk(
-            trunk,
-            samples,
-            unlabeled,
-            transform=params["train_transform"],
-            device=device,
-            seed=start.seeds.split,
-        )
-
-    def _recipe(self, params, nested, samples, *, continues, whole_fit):
+    def _recipe(self, params, nested, inputs, *, n_classes, continues, whole_fit):
         """Return parameters with AdamW, as in the paper, unless the user sets one.
 
         SGD with momentum is unstable under the pair loss of SED, whose weight has no
@@ -318,43 +282,3 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
             team=team,
         )
         return trainer, choice
-
-    def _keep(self, prepared, state):
-        super()._keep(prepared, state)
-        trainer = prepared.trainer
-        self.trunk_ = trainer.trunk
-        self.heads_ = [final_net(self.net_, m, trainer.data) for m in state.members]
-        self.estimators_ = self._whole_members()
-        with random_stream(self.net_.device, seed=prepared.seeds.split):
-            data = trainer.as_trained(self.heads_[0])
-            self.predictors_ = self.aggregation_.prepare(self.heads_, data)
-            self.conformity_scores_ = conformity_scores(
-                self.predictors_, self.aggregation_, data
-            )
-
-    def _whole_members(self):
-        if self.trunk_ is None:
-            return self.heads_
-        return [with_trunk(head, self.trunk_) for head in self.heads_]
-
-    def _nets(self):
-        return self.heads_
-
-    def _net_inputs(self, X):
-        """Return the inputs of the heads, which the trunk computes once for all."""
-        X = super()._net_inputs(X)
-        if self.trunk_ is None:
-            return X
-        return self.trunk_.features(X, self.input_format_.shape)
-
-    def __getstate__(self):
-        state = dict(super().__getstate__())
-        if state.get("trunk_") is not None:
-            del state["estimators_"]  # they would contain one copy of the trunk each
-        return state
-
-    def __setstate__(self, state):
-        super().__setstate__(state)
-        if getattr(self, "trunk_", None) is not None:
-            self.trunk_.to(self.heads_[0].device)
-            self.estimators_ = self._whole_members()

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from sklearn_sharpbalance.aggregation.nets import conformity_scores, final_net
 from sklearn_sharpbalance.engine import choose_engine
-from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble, fitted_or_before
+from sklearn_sharpbalance.ensemble.base import BaseDeepEnsemble
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.member_params import (
     give_settings,
     member_settings,
@@ -14,10 +14,10 @@ from sklearn_sharpbalance.members.schedules import constant
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
-from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
 from sklearn_sharpbalance.training.image_recipe import image_schedule
+from sklearn_sharpbalance.training.loop import fitted_or_before
 from sklearn_sharpbalance.training.net_building import (
     base_rate,
     build_net,
@@ -34,7 +34,7 @@ from sklearn_sharpbalance.training.plan import (
     pruning_epoch,
     warmup_length,
 )
-from sklearn_sharpbalance.training.prepare import Inputs, prepare
+from sklearn_sharpbalance.training.prepare import prepare
 from sklearn_sharpbalance.training.progress import has_callbacks, with_callbacks
 from sklearn_sharpbalance.training.table_recipe import table_recipe
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
@@ -133,36 +133,40 @@ class PhasedEnsemble(BaseDeepEnsemble):
             self._train_one_epoch(prepared, members)
         return self
 
+    def _validate_params(self):
+        super()._validate_params()
+        params = self._full_params()
+        augments = params["train_transform"] not in (None, "auto")
+        if params["shared_trunk"] is not None and augments:
+            raise InvalidInputError(
+                "With shared_trunk, features are computed once, before the training, "
+                f"but got train_transform={params['train_transform']!r}. Pass None, "
+                "use DiversifiedEnsembleClassifier, which passes augmented samples "
+                "through the trunk, or make the trunk a part of the estimator."
+            )
+
     def _read_unlabeled(self, X_unlabeled, given):
         return None
 
-    def _member_inputs(self, params, samples, unlabeled, start):
-        data = samples.data
-        return Inputs(data=data, format=samples.format, read=data)
-
-    def _recipe(self, params, nested, samples, *, continues, whole_fit):
-        fitted = self.net_ if continues else None
+    def _recipe(self, params, nested, inputs, *, n_classes, continues, whole_fit):
+        fitted, n_rows = self.net_ if continues else None, len(inputs.data)
         if whole_fit or continues:
             params, nested = image_schedule(
-                params,
-                nested,
-                fmt=samples.format,
-                n_images=len(samples.data),
-                fitted=fitted,
+                params, nested, fmt=inputs.format, n_images=n_rows, fitted=fitted
             )
         return table_recipe(
             params,
             nested,
-            fmt=samples.format,
-            n_rows=len(samples.data),
-            n_classes=len(samples.classes),
+            fmt=inputs.format,
+            n_rows=n_rows,
+            n_classes=n_classes,
             whole_fit=whole_fit,
             fitted=fitted,
         )
 
     def _make_net(self, params, nested, inputs, *, start, classes, continues):
         if continues:
-            return self._resumed_net(params, nested, fmt=inputs.format)
+            return self._resumed_net(params, nested, inputs)
         net = build_net(
             params,
             nested,
@@ -200,10 +204,14 @@ class PhasedEnsemble(BaseDeepEnsemble):
         )
         return trainer, choice
 
-    def _resumed_net(self, params, nested, fmt):
+    def _resumed_net(self, params, nested, inputs):
         """Return the net for the current parameters; raise if fixed ones changed."""
-        n_members = {"n_estimators": len(self.estimators_)}
-        check_unchanged(n_members, {name: params[name] for name in n_members})
+        fmt, trunks = inputs.format, (self.trunk_, inputs.trunk)
+        before, now = (None if trunk is None else trunk.module for trunk in trunks)
+        check_unchanged(
+            {"n_estimators": len(self.heads_), "shared_trunk": before},
+            {"n_estimators": params["n_estimators"], "shared_trunk": now},
+        )
         n_classes = len(self.classes_)
         net = renewed_net(self.net_, params, nested, fmt=fmt, n_classes=n_classes)
         net = self._with_own_settings(net, params, self.member_seeds_)
@@ -232,7 +240,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
         """Return the fitted members with the current learning rate."""
         members = [
             state_of(net, i, seed)
-            for i, (net, seed) in enumerate(zip(self.estimators_, self.member_seeds_))
+            for i, (net, seed) in enumerate(zip(self.heads_, self.member_seeds_))
         ]
         if base_rate(net) == base_rate(self.net_):
             return members  # keep a rate that a scheduler has set
@@ -272,12 +280,5 @@ class PhasedEnsemble(BaseDeepEnsemble):
         self.member_params_ = [dict(settings) for settings in own_settings(trainer.net)]
         if not self.member_params_:
             self.member_params_ = [{} for _ in state.members]
-        data = trainer.as_trained()
-        with random_stream(trainer.net.device, seed=prepared.seeds.split):
-            self.estimators_ = [final_net(trainer.net, m, data) for m in state.members]
-            self.predictors_ = prepared.aggregation.prepare(self.estimators_, data)
-            self.conformity_scores_ = conformity_scores(
-                self.predictors_, self.aggregation_, data
-            )
         self.sam_masks_ = trainer.masks(state)
         self.sharpness_ = state.sharpness

@@ -65,6 +65,13 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         :class:`~sklearn.model_selection.ParameterSampler` draws them. Names are those
         after ``estimator__``: ``lr``, ``module__...``, ``optimizer__...``,
         ``criterion__...``. For one radius per member pass ``rho=[...]``.
+    shared_trunk : nn.Module, callable, str or None, default=None
+        Frozen network that computes features for all members, or a function that
+        returns one, or the name of a torchvision model, which has its default weights.
+        Features are computed once, in evaluation mode and without standardisation;
+        ``estimator`` is the network of a head, and all other parameters apply to the
+        features. A module is copied and keeps its weights. ``train_transform`` is not
+        possible.
     standardize : bool, default=True
         Scale the input: features of tables by median and quartiles, with a bound for
         outliers, channels of images by mean and variance. The default network gets
@@ -154,7 +161,11 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     feature_names_in_ : ndarray of shape (n_features_in_,)
         Names of the columns of X, if it has names.
     estimators_ : list of NeuralNetClassifier
-        The fitted members.
+        The fitted members, including the trunk if there is one.
+    heads_ : list of NeuralNetClassifier
+        The trained nets: members without the trunk.
+    trunk_ : Trunk or None
+        The shared trunk, if there is one.
     member_params_ : list of dict
         Values of ``member_params`` of each member.
     sharpness_ : ndarray of shape (M, N) or None
@@ -219,6 +230,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         batch_size=None,
         optimizer=None,
         member_params=None,
+        shared_trunk=None,
         standardize=True,
         train_transform="auto",
         sharpness="fisher_trace",
@@ -253,6 +265,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.batch_size = batch_size
         self.optimizer = optimizer
         self.member_params = member_params
+        self.shared_trunk = shared_trunk
         self.standardize = standardize
         self.train_transform = train_transform
         self.sharpness = sharpness

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.data.inputs import InputFormat, check_X
+from sklearn_sharpbalance.data.inputs import check_X
 from sklearn_sharpbalance.data.training_data import as_pairs, is_dataset
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.engine.skorch_engine import loader_params
@@ -21,14 +21,14 @@ from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.joint.members import JointObjective, train_jointly
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
-from sklearn_sharpbalance.members.shared_trunk import with_features
+from sklearn_sharpbalance.members.state import initial_state, restore
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from sklearn_sharpbalance.training.prepare import Inputs, Samples
 from sklearn_sharpbalance.training.trainer import EpochCount, first_members
 
-__all__ = ["JointTrainer", "inputs_of_trunk", "one_device", "read_unlabeled"]
+__all__ = ["JointTrainer", "check_one_device", "read_unlabeled"]
 
 
 class JointTrainer:
@@ -130,16 +130,17 @@ class JointTrainer:
         """Return the passes over the samples in an epoch."""
         return 1.0
 
-    def as_trained(self, net) -> TrainingData:
+    def as_trained(self) -> TrainingData:
         """Return the data with which to compute BatchNorm statistics of members.
 
         They include the augmentation. With a trunk, they are features of augmented
-        samples if nets like ``net`` have batch statistics.
+        samples if members have batch statistics.
         """
         transform = self.training.transform
         if self.trunk is None or transform is None:
             return replace(self.data, transform=transform)
-        if not has_batch_statistics(net):
+        member = initial_state(self.net, 0, seed=self.seeds.members[0])
+        if not has_batch_statistics(restore(self.net, member)):
             return self.data
         X = self.trunk.features(self.read.X, self.read.item_shape, transform=transform)
         return replace(self.data, X=X)
@@ -164,40 +165,13 @@ class JointTrainer:
         )
 
 
-def one_device(device) -> str:
-    """Return the device of all members; raise if more than one is given."""
-    devices = resolve_devices(device)
-    if len(devices) > 1:
+def check_one_device(device) -> None:
+    """Raise if members would be distributed over several devices."""
+    if len(resolve_devices(device)) > 1:
         raise InvalidInputError(
             f"Joint training runs on one device, but got device={device!r}. Pass one "
             "of them."
         )
-    return devices[0]
-
-
-def inputs_of_trunk(
-    trunk, samples: Samples, unlabeled, *, transform, device, seed
-) -> Inputs:
-    """Return the features that a shared trunk computes from samples.
-
-    Without augmentation the features are the same in every epoch, and batches are read
-    from them. Else the trunk computes them from each batch. ``seed`` is for random
-    items of a Dataset.
-    """
-    with random_stream(device, seed=seed):
-        data = with_features(samples.data, trunk)
-    shape = data.X.shape[1:]
-    read = samples.data if transform is not None else data
-    if unlabeled is not None and transform is None:
-        with random_stream(device, seed=seed):
-            unlabeled = with_features(unlabeled, trunk)
-    return Inputs(
-        data=data,
-        format=InputFormat("array", shape, shape),
-        read=read,
-        unlabeled=unlabeled,
-        trunk=trunk,
-    )
 
 
 def read_unlabeled(estimator, X_unlabeled, given: Samples):

@@ -1,7 +1,13 @@
 """A frozen trunk that all members share: one feature pass, one head per member."""
 
 import copy
+import math
+import os
+import tempfile
+import weakref
 from dataclasses import replace
+from itertools import chain
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -9,16 +15,19 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_sharpbalance._validation import in_a_sentence
+from sklearn_sharpbalance.autodiff.rows import map_chunks
 from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.training_data import (
     DeviceData,
     TrainingData,
     map_arrays,
+    n_rows,
     rows_at_once,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.state import loose_buffers, put_buffers
+from sklearn_sharpbalance.networks.transfer import torchvision_trunk
 from sklearn_sharpbalance.runtime.devices import autocast
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import with_state_metadata
@@ -26,6 +35,7 @@ from sklearn_sharpbalance.runtime.torch_internals import with_state_metadata
 __all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
 
 FEATURE_BATCH = 512
+LARGEST_FRACTION = 0.25  # of the machine's memory, for features of a data set
 
 
 class Trunk:
@@ -42,20 +52,39 @@ class Trunk:
         """Return the features of a batch on the device."""
         with torch.no_grad(), autocast(self.precision, self.device):
             features = call_trunk(self.module, x)
+        is_tensor = torch.is_tensor(features)
+        if not is_tensor or features.ndim < 2 or len(features) != n_rows(x):
+            found = tuple(features.shape) if is_tensor else type(features).__name__
+            raise InvalidInputError(
+                f"The shared trunk {self.name} returned {found} for {n_rows(x)} "
+                "samples. Let it return one tensor with a row of features per sample, "
+                "of shape (N, F) or (N, ...)."
+            )
         return features.float()
 
     def features(self, X, item_shape=None, transform=None):
         """Return the features (N, ...) of arrays or of a Dataset.
 
-        ``transform`` augments each batch before the trunk, by the global generators.
+        ``transform`` augments each batch before the trunk, by the global generators. A
+        batch that does not fit into the memory of the device is halved.
         """
         data = TrainingData.unlabeled(X, item_shape)
+        source = DeviceData(data, self.device)
+
+        def compute(part):
+            rows = np.arange(len(data))[None, part]
+            augment = EpochAugment(transform, rows.shape, self.device)
+            ((x, _),) = source.iterate(rows)
+            return self(augment.batch(0, x)).cpu().numpy()
+
         batch = rows_at_once(data, FEATURE_BATCH)
-        features = []
-        for x, rows in DeviceData(data, self.device).in_order(batch):
-            augment = EpochAugment(transform, (1, len(rows)), self.device)
-            features.append(self(augment.batch(0, x)).cpu().numpy())
-        return np.concatenate(features)
+        parts = map_chunks(compute, len(data), batch, setting="batch")
+        first = next(parts)
+        features, start = empty_features((len(data), *first.shape[1:])), 0
+        for part in chain([first], parts):
+            features[start : start + len(part)] = part
+            start += len(part)
+        return features
 
     def take_weights(self, fitted):
         """Copy the weights of the trunk that heads were fitted to."""
@@ -63,10 +92,15 @@ class Trunk:
             self.load_state(fitted.state())
         except RuntimeError as error:
             raise InvalidInputError(
-                "warm_start=True continues with heads that were fitted to the trunk of "
-                f"the last fit, but shared_trunk makes another network: {error}. Set "
-                "warm_start=False."
+                "The heads were fitted to the trunk of the last fit, but shared_trunk "
+                f"makes another network: {error}. Start again with a clone."
             ) from error
+
+    @property
+    def name(self):
+        """Class of the network."""
+        of_name = isinstance(self.module, MemberModule)
+        return type(self.module.module if of_name else self.module).__name__
 
     def state(self):
         """Return the weights, and the buffers that are not in the state dict."""
@@ -132,47 +166,68 @@ class TrunkedModule(nn.Module):
         return self
 
 
-def as_trunk(shared_trunk, seed, device, precision="float32"):
-    """Return the trunk of a module, which is copied, or of a function that makes one.
+def as_trunk(shared_trunk, fmt, *, device, seed=0, precision="float32", stored=None):
+    """Return the trunk of a module, a function that makes one, or a torchvision name.
 
-    ``seed`` is that of a function that draws weights.
+    A module is copied. ``fmt`` is the format of the samples, and ``seed`` that of a
+    function that draws weights. ``stored`` is the state to load, from a model file.
     """
-    if shared_trunk is None:
-        return None
-    if isinstance(shared_trunk, nn.Module):
+    module = None
+    if isinstance(shared_trunk, str):
+        module = _named_trunk(shared_trunk, fmt, stored)
+    elif isinstance(shared_trunk, nn.Module):
         module = copy.deepcopy(shared_trunk)
     elif callable(shared_trunk):
         with random_stream(device, seed=seed):
             module = shared_trunk()
-    else:
-        module = None
     if not isinstance(module, nn.Module):
         raise InvalidInputError(
-            "shared_trunk must be None, an nn.Module or a function without arguments "
-            f"that returns one, got {shared_trunk!r}."
+            "shared_trunk must be None, an nn.Module, a function without arguments "
+            "that returns one, or the name of a torchvision model, got "
+            f"{shared_trunk!r}."
         )
-    return Trunk(module, device, precision)
+    trunk = Trunk(module, device, precision)
+    if stored is not None:
+        trunk.load_state(stored)
+    return trunk
+
+
+def _named_trunk(name, fmt, stored):
+    """Return a pretrained network without head, which normalises images itself."""
+    n_values = None
+    if stored is not None:
+        n_values = sum(map(torch.numel, stored["module"].values()))
+    body, mean, scale = torchvision_trunk(name, n_values)
+    largest = 255 if fmt.is_uint8_images else 1
+    return MemberModule(lambda: body, mean=largest * mean, scale=largest * scale)
+
+
+def empty_features(shape):
+    """Return a float32 array without values, on disk if it would fill the memory."""
+    memory = math.inf
+    if hasattr(os, "sysconf"):  # not on Windows
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if 4 * math.prod(shape) <= LARGEST_FRACTION * memory:
+        return np.empty(shape, dtype=np.float32)
+    file, path = tempfile.mkstemp(prefix="features-")
+    os.close(file)
+    features = np.memmap(path, dtype=np.float32, mode="w+", shape=shape)
+    weakref.finalize(features, Path(path).unlink, missing_ok=True)
+    return features
 
 
 def with_features(data, trunk):
     """Return training and validation data with features of the trunk as samples."""
-    name = type(trunk.module).__name__
     try:
         X = trunk.features(data.X, data.item_shape)
+    except SharpBalanceError:
+        raise
     except Exception as error:
         raise InvalidInputError(
-            f"The shared trunk {name} failed on X: {in_a_sentence(error)}. Check that "
-            "it takes samples of the shape of X and returns one tensor with a row per "
-            "sample."
+            f"The shared trunk {trunk.name} failed on X: {in_a_sentence(error)}. Check "
+            "that it takes samples of the shape of X."
         ) from error
-    if len(X) != len(data):
-        raise InvalidInputError(
-            f"The shared trunk {name} returned {len(X)} rows for {len(data)} samples."
-        )
-    valid = data.valid
-    if valid is not None:
-        features = trunk.features(valid.X, valid.item_shape)
-        valid = replace(valid, X=features, item_shape=None)
+    valid = None if data.valid is None else with_features(data.valid, trunk)
     return replace(data, X=X, valid=valid, item_shape=None)
 
 

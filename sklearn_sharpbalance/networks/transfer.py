@@ -1,7 +1,9 @@
-"""Pretrained networks with a new head."""
+"""Pretrained networks with a new head, or without one."""
 
 import copy
+from typing import Any
 
+import torch
 from torch import nn
 
 from sklearn_sharpbalance._validation import (
@@ -9,10 +11,11 @@ from sklearn_sharpbalance._validation import (
     check_choice,
     check_numbers,
 )
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 
-__all__ = ["finetune"]
+__all__ = ["finetune", "torchvision_trunk"]
 
+MOST_OF_HEAD = 8  # a head has fewer than seven eighths of the weights of a model
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -23,8 +26,9 @@ def finetune(model, n_classes, *, trainable="all"):
     ----------
     model : torch.nn.Module
         Is copied and not changed.
-    n_classes : int
-        Number of logits.
+    n_classes : int or None
+        Number of logits. None removes the head: the network then returns features, as
+        for ``shared_trunk``.
     trainable : {"all", "head"}, default="all"
         What is trained: everything, or the new head only. Frozen BatchNorm layers stay
         in evaluation mode and keep the statistics of the pretraining.
@@ -49,7 +53,8 @@ def finetune(model, n_classes, *, trainable="all"):
     >>> [name for name, p in model.named_parameters() if p.requires_grad]
     ['5.weight', '5.bias']
     """
-    check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
+    if n_classes is not None:
+        check_numbers(POSITIVE_INTEGER, n_classes=n_classes)
     check_choice("trainable", trainable, ("all", "head"))
     if not isinstance(model, nn.Module):
         raise InvalidInputError(
@@ -63,6 +68,36 @@ def finetune(model, n_classes, *, trainable="all"):
     if trainable == "head":
         _freeze_body(model, head)
     return model.train()
+
+
+def torchvision_trunk(name: str, n_values: int | None = None):
+    """Return a torchvision model without head, and mean and scale of its images.
+
+    torchvision reads the default weights, or downloads them. With ``n_values``, the
+    number of values that a file has for the network, these are not read.
+    """
+    from torchvision import models
+
+    if name not in models.list_models(module=models):
+        raise InvalidInputError(
+            f"Unknown torchvision classification model {name!r}. Choose one of "
+            "torchvision.models.list_models(module=torchvision.models), or pass a "
+            "module."
+        )
+    weights = models.get_model_weights(name).DEFAULT
+    options: dict[str, Any] = {"weights": weights}
+    if n_values is not None:
+        if weights.meta["num_params"] > MOST_OF_HEAD * n_values:
+            raise ModelFileError("it describes a larger trunk than it has weights for.")
+        options = {}
+        if name.startswith("vit_"):
+            options["image_size"] = weights.meta["min_size"][0]
+        elif name in ("googlenet", "inception_v3"):
+            options |= {"transform_input": True, "init_weights": False}
+    body = finetune(models.get_model(name, **options), n_classes=None)
+    given = weights.transforms()
+    mean, scale = (torch.tensor(v).view(-1, 1, 1) for v in (given.mean, given.std))
+    return body, mean, scale
 
 
 def _head_name(model: nn.Module) -> str:
@@ -80,7 +115,9 @@ def _head_name(model: nn.Module) -> str:
     return names[-1]
 
 
-def _new_head(old, n_classes: int) -> nn.Module:
+def _new_head(old, n_classes: int | None) -> nn.Module:
+    if n_classes is None:
+        return nn.Identity()
     bias = old.bias is not None
     place = {"device": old.weight.device, "dtype": old.weight.dtype}
     if isinstance(old, nn.Linear):

@@ -21,6 +21,7 @@ from sklearn_sharpbalance.aggregation.rules import (
     UniformSoupAggregation,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.shared_trunk import call_trunk
 from sklearn_sharpbalance.persistence.archive import atomic_file, check_folder
 
 __all__ = ["AggregatedModule", "as_module", "export_onnx", "export_torch"]
@@ -66,9 +67,9 @@ class AggregatedModule(nn.Module):
     the standardisation.
     """
 
-    def __init__(self, modules, rule, input_format, gives_proba):
+    def __init__(self, modules, rule, input_format, gives_proba, trunk=None):
         super().__init__()
-        self.members = nn.ModuleList(modules)
+        self.members, self.trunk = nn.ModuleList(modules), trunk
         self.rule, self.gives_proba = rule, gives_proba
         given, seen = input_format.given_shape, input_format.shape
         is_image = input_format.kind == "images"
@@ -81,6 +82,8 @@ class AggregatedModule(nn.Module):
             X = X[:, None]
         if self.moves_channel:
             X = X.permute(0, 3, 1, 2)
+        if self.trunk is not None:
+            X = call_trunk(self.trunk, X).float()
         logits = torch.stack([member(X) for member in self.members])  # (M, N, C)
         if self.gives_proba:
             logits = logits.clamp_min(torch.finfo(torch.float32).tiny).log()
@@ -91,16 +94,13 @@ def as_module(estimator) -> AggregatedModule:
     """Return a fitted ensemble as one module on the CPU, in evaluation mode."""
     check_is_fitted(estimator)
     _check_exportable(estimator)
-    nets = estimator.predictors_
-    if getattr(estimator, "trunk_", None) is not None:
-        from sklearn_sharpbalance.members.shared_trunk import with_trunk
-
-        nets = [with_trunk(net, estimator.trunk_) for net in nets]
+    nets, trunk = estimator.predictors_, estimator.trunk_
     module = AggregatedModule(
         [_with_plain_weights(net.module_) for net in nets],
         rule=estimator.aggregation_,
         input_format=estimator.input_format_,
         gives_proba=isinstance(nets[0].criterion_, nn.NLLLoss),
+        trunk=None if trunk is None else _with_plain_weights(trunk.module),
     )
     return module.eval().requires_grad_(False)
 

@@ -97,7 +97,7 @@ def load_model(path, params: dict[str, Any], base: type):
 
 def _tree(estimator, optimizer) -> dict[str, Any]:
     params = estimator.get_params(deep=False)
-    nets = getattr(estimator, "heads_", estimator.estimators_)
+    nets, trunk = estimator.heads_, estimator.trunk_
     fitted = {
         name: value
         for name, value in vars(estimator).items()
@@ -105,13 +105,12 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
     }
     rule = estimator.aggregation_
     learned = {k: v for k, v in vars(rule).items() if k.endswith("_")}
-    trunk = getattr(estimator, "trunk_", None)
     if trunk is not None:
         trunk = {**to_cpu(trunk.state()), "precision": trunk.precision}
-    if (trunk is None) != (params.get("shared_trunk") is None):
+    if (trunk is None) != (estimator.shared_trunk is None):
         raise InvalidInputError(
             "The ensemble cannot be saved: shared_trunk is "
-            f"{shown(params.get('shared_trunk'))}, which was set after the fit. "
+            f"{shown(estimator.shared_trunk)}, which was set after the fit. "
             "Restore it, or fit again."
         )
     entries = {k: _param(k, v) for k, v in params.items() if not is_left_out(k)}

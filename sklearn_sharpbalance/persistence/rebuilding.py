@@ -248,16 +248,14 @@ def _input_format(columns=None, **values):
 
 def _set_members(estimator, tree):
     """Set the members, the nets that predict, and a shared trunk."""
-    net, shape = estimator.net_, estimator.input_format_.shape
+    net = estimator.net_
     seeds, histories = estimator.member_seeds_, estimator.history_
     nets: list[NeuralNetClassifier] = []
     for seed, stored, history in zip(seeds, tree["members"], histories, strict=True):
         state = MemberState(len(nets), int(seed), **stored, history=history)
-        nets.append(_restored(net, state, shape))
+        nets.append(_restored(net, state))
     estimator.predictors_ = [
-        nets[one]
-        if isinstance(one, int)
-        else _restored(net, MemberState(0, 0, **one), shape)
+        nets[one] if isinstance(one, int) else _restored(net, MemberState(0, 0, **one))
         for one in tree["predictors"]
     ]
     if not nets or not estimator.predictors_:
@@ -265,28 +263,28 @@ def _set_members(estimator, tree):
     _set_nets(estimator, nets, tree["trunk"])
 
 
-def _restored(net, state, shape):
+def _restored(net, state):
     check_weights(own_net(net, state.index), state.module, state.seed)
     pieces = state.module.get("pieces")
-    if pieces is not None and not ((pieces[0] >= 0) & (pieces[0] < shape[0])).all():
+    n_columns = len(state.module.get("mean", ()))
+    if pieces is not None and not ((pieces[0] >= 0) & (pieces[0] < n_columns)).all():
         raise ModelFileError("its encoding of columns does not fit its samples.")
     return restore(net, state)
 
 
 def _set_nets(estimator, nets, trunk):
-    """Set the members of an ensemble; with a shared trunk, the nets are its heads."""
-    if not hasattr(estimator, "_whole_members"):
-        estimator.estimators_ = nets
-        return
-    estimator.heads_, estimator.trunk_ = nets, None
+    """Set the heads, the trunk that they share, and the members made of both."""
     if (trunk is None) != (estimator.shared_trunk is None):
         raise ModelFileError("its trunk does not belong to its shared_trunk.")
+    estimator.heads_, estimator.trunk_ = nets, None
     if trunk is not None:
-        device, precision = nets[0].device, trunk["precision"]
         estimator.trunk_ = as_trunk(
-            estimator.shared_trunk, seed=0, device=device, precision=precision
+            estimator.shared_trunk,
+            estimator.input_format_,
+            device=nets[0].device,
+            precision=trunk["precision"],
+            stored=trunk,
         )
-        estimator.trunk_.load_state(trunk)
     estimator.estimators_ = estimator._whole_members()
 
 
@@ -308,7 +306,7 @@ def _try_out(estimator):
             raise ModelFileError(f"its input format is {fmt}.")
         if fmt.kind == "dict":
             return  # a module may need integers
-        if getattr(estimator, "trunk_", None) is not None:
+        if estimator.trunk_ is not None:
             X = estimator.trunk_.features(X, fmt.shape)
         estimator._aggregate(estimator._logits_of(estimator.predictors_, X))
 

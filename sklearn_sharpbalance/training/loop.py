@@ -1,7 +1,8 @@
 """The training loop: warm-up, score, select, train, stop and checkpoint."""
 
+import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -10,13 +11,14 @@ from sklearn.base import clone
 
 from sklearn_sharpbalance.aggregation.nets import final_net, logits_on
 from sklearn_sharpbalance.data.labels import is_right, weighted_mean
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.session import Report
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.plan import EnsembleState, is_due, remaining
 
-__all__ = ["EarlyStopping", "Trainer", "TrainingLoop"]
+__all__ = ["EarlyStopping", "Trainer", "TrainingLoop", "fitted_or_before"]
 
 DEFAULT_PATIENCE = 10
 
@@ -179,3 +181,36 @@ class TrainingLoop:
         if checkpoints is not None and (finished or is_due(segment, following)):
             checkpoints.write(self.state, self.early_stopping, finished=finished)
         return finished
+
+
+@contextmanager
+def fitted_or_before(estimator):
+    """Restore the fitted attributes of an earlier fit if this one fails.
+
+    If there was none, the usable state of an interrupted fit is kept.
+    """
+    before = _fitted_attributes(estimator)
+    try:
+        yield
+    except BaseException as error:
+        now = _fitted_attributes(estimator)
+        # n_iter_ is the last attribute that a fit sets.
+        interrupted = isinstance(error, KeyboardInterrupt) and "n_iter_" in now
+        if interrupted and "estimators_" not in before:
+            kept = max(map(len, estimator.history_))
+            warnings.warn(
+                "The fit was interrupted. The ensemble is usable in its state after "
+                f"epoch {kept}, the last one that all members have completed, or the "
+                "best one with early stopping.",
+                SharpBalanceWarning,
+                stacklevel=5,
+            )
+            raise
+        for name in now:
+            delattr(estimator, name)
+        vars(estimator).update(before)
+        raise
+
+
+def _fitted_attributes(estimator) -> dict[str, Any]:
+    return {k: v for k, v in vars(estimator).items() if k.endswith("_")}

@@ -2,7 +2,7 @@
 
 :func:`prepare` is the template of every fit. The steps in which ensembles differ are
 methods of the estimator: ``_read_unlabeled``, ``_recipe`` (defaults for the data in
-place of None), ``_member_inputs``, ``_make_net`` and ``_make_trainer``.
+place of None), ``_make_net`` and ``_make_trainer``.
 """
 
 from dataclasses import dataclass, replace
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
+from torch import nn
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, Aggregation
 from sklearn_sharpbalance.data import TrainingData
@@ -32,6 +33,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.schedules import check_factors
 from sklearn_sharpbalance.members.schedules import resolve as resolve_schedule
+from sklearn_sharpbalance.members.shared_trunk import Trunk, as_trunk, with_features
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import resolve_averaging
 from sklearn_sharpbalance.persistence.fingerprint import (
@@ -39,7 +41,7 @@ from sklearn_sharpbalance.persistence.fingerprint import (
     data_fingerprint,
     describe,
 )
-from sklearn_sharpbalance.runtime.devices import resolve_precision
+from sklearn_sharpbalance.runtime.devices import resolve_devices, resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
 from sklearn_sharpbalance.training.image_recipe import (
@@ -85,7 +87,7 @@ class Inputs:
     format: InputFormat
     read: TrainingData  # source of the batches: data, or samples to augment
     unlabeled: TrainingData | None = None  # like read
-    trunk: Any = None
+    trunk: Trunk | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +111,7 @@ class Prepared:
     input_format: InputFormat
     classes: np.ndarray  # (C,)
     engine: EngineChoice
+    trunk: Trunk | None = None
     checkpoints: FitCheckpoints | None = None
     early_stopping: EarlyStopping | None = None
 
@@ -145,7 +148,8 @@ def prepare(
     )
     n_images = len(read.data) if whole_fit else 0
     given = image_recipe(asked, asked_of_net, fmt=read.format, n_images=n_images)
-    given = table_step(given, asked_of_net, fmt=read.format)
+    if given["shared_trunk"] is None:
+        given = table_step(given, asked_of_net, fmt=read.format)
     if whole_fit:
         with random_stream(seed=0):  # items of a Dataset may be random
             warn_of_float_images(asked, asked_of_net, fmt=read.format, X=read.data.X)
@@ -155,11 +159,18 @@ def prepare(
         estimator, given, read, unlabeled, n_members=n_members, whole_fit=whole_fit
     )
     samples = _split_and_encode(estimator, given, read, start, sample_weight)
+    aggregation = _aggregation(estimator, given, samples, n_members)
+    inputs = _inputs(estimator, given, samples, unlabeled, start, continues=continues)
+    if inputs.trunk is not None:
+        given = table_step(given, asked_of_net, fmt=inputs.format)
     params, nested = estimator._recipe(
-        given, asked_of_net, samples, continues=continues, whole_fit=whole_fit
+        given,
+        asked_of_net,
+        inputs,
+        n_classes=len(samples.classes),
+        continues=continues,
+        whole_fit=whole_fit,
     )
-    aggregation = _aggregation(estimator, params, samples, n_members)
-    inputs = estimator._member_inputs(params, samples, unlabeled, start)
     net = estimator._make_net(
         params,
         nested,
@@ -169,7 +180,14 @@ def prepare(
         continues=continues,
     )
     aggregation.check_settings(net)
-    training = _training(params, net, samples.format, estimator.phase, n_members)
+    training = _training(
+        params,
+        net,
+        phase=estimator.phase,
+        n_members=n_members,
+        given=samples.format,
+        seen=inputs.format,
+    )
     trainer, engine = estimator._make_trainer(
         params, net, inputs, training, start=start, n_classes=len(samples.classes)
     )
@@ -184,6 +202,7 @@ def prepare(
         input_format=samples.format,
         classes=samples.classes,
         engine=engine,
+        trunk=inputs.trunk,
         checkpoints=start.checkpoints,
         early_stopping=EarlyStopping.of(params["early_stopping"], aggregation),
     )
@@ -262,6 +281,50 @@ def _split_and_encode(estimator, params, read, start, sample_weight) -> Samples:
     return replace(read, data=data, format=fmt)
 
 
+def _inputs(estimator, params, samples, unlabeled, start, *, continues) -> Inputs:
+    """Return the samples, or the features that a shared trunk computes from them.
+
+    Without augmentation the features are the same in every epoch, and batches are read
+    from them. Else the trunk computes them from each batch.
+    """
+    data, fmt = samples.data, samples.format
+    if unlabeled is not None and fmt.columns is not None:
+        unlabeled = replace(unlabeled, X=fmt.columns.transform(unlabeled.X))
+    if params["shared_trunk"] is None:
+        return Inputs(data=data, format=fmt, read=data, unlabeled=unlabeled)
+    trunk = _trunk(estimator, params, fmt, start, continues=continues)
+    augments = params["train_transform"] is not None
+    with random_stream(trunk.device, seed=start.seeds.split):  # random items
+        features = with_features(data, trunk)
+    if unlabeled is not None and not augments:
+        with random_stream(trunk.device, seed=start.seeds.split):
+            unlabeled = with_features(unlabeled, trunk)
+    shape = features.X.shape[1:]
+    return Inputs(
+        data=features,
+        format=InputFormat("table" if len(shape) == 1 else "array", shape, shape),
+        read=data if augments else features,
+        unlabeled=unlabeled,
+        trunk=trunk,
+    )
+
+
+def _trunk(estimator, params, fmt, start, *, continues) -> Trunk:
+    """Return the shared trunk; one that was made keeps the weights of the last fit."""
+    given, device = params["shared_trunk"], resolve_devices(params["device"])[0]
+    trunk = as_trunk(
+        given,
+        fmt,
+        device=device,
+        seed=start.seeds.selection,
+        precision=resolve_precision(params["precision"], device, fmt),
+    )
+    fitted = estimator.trunk_ if continues or start.warm_nets else None
+    if fitted is not None and not isinstance(given, nn.Module):
+        trunk.take_weights(fitted)
+    return trunk
+
+
 def _aggregation(estimator, params, samples, n_members) -> Aggregation:
     """Return the aggregation; raise if it cannot combine these members."""
     aggregation = AGGREGATIONS.resolve(params["aggregation"])
@@ -271,8 +334,11 @@ def _aggregation(estimator, params, samples, n_members) -> Aggregation:
     return aggregation
 
 
-def _training(params: dict[str, Any], net, fmt, phase, n_members) -> Segment:
-    """Return the settings of the whole training, as one segment."""
+def _training(params: dict[str, Any], net, *, phase, n_members, given, seen) -> Segment:
+    """Return the settings of the whole training, as one segment.
+
+    Samples of the ``given`` format are augmented; members see the other format.
+    """
     rho = default_rho(net.optimizer) if params["rho"] is None else params["rho"]
     return Segment(
         name=phase,
@@ -282,8 +348,8 @@ def _training(params: dict[str, Any], net, fmt, phase, n_members) -> Segment:
         batch_size=net.batch_size,
         rho=member_rho(rho, n_members),
         lr_schedule=resolve_schedule(_schedule(params)),
-        transform=_transform(params["train_transform"], fmt),
-        precision=resolve_precision(params["precision"], net.device, fmt),
+        transform=_transform(params["train_transform"], given),
+        precision=resolve_precision(params["precision"], net.device, seen),
         compile=net.module__compile,
         prune=params["prune"],
         averaging=resolve_averaging(params["weight_averaging"]),
