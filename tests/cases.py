@@ -8,7 +8,19 @@ import pytest
 import torch
 from scipy import ndimage
 from torch import nn
+from torch.utils.data import Dataset
 
+from sklearn_sharpbalance import (
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+    SharpBalanceEnsembleClassifier,
+)
+
+KINDS = [
+    SharpBalanceEnsembleClassifier,
+    DeepEnsembleClassifier,
+    DiversifiedEnsembleClassifier,
+]
 N_SAMPLES, N_EPOCHS = 60, 4
 
 # An ensemble of two members, with three batches per epoch.
@@ -72,6 +84,20 @@ def global_generators():
     """Return the states of the global generators."""
     _, keys, place, *_ = np.random.get_state()  # noqa: NPY002
     return random.getstate(), keys.tolist(), place, torch.get_rng_state().tolist()
+
+
+class Items(Dataset):
+    """A Dataset whose items are the results of a function; it records what is read."""
+
+    def __init__(self, item, length=30):
+        self.item, self.length, self.read = item, length, []
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return self.item(i)
 
 
 class TwoInputs(nn.Module):

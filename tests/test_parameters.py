@@ -2,20 +2,10 @@
 
 import pytest
 
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-    SharpBalanceEnsembleClassifier,
-)
 from sklearn_sharpbalance._parameters import CONSTRAINTS, PARAMETERS
 from sklearn_sharpbalance.engine.choice import ENGINES
 from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
-
-KINDS = [
-    SharpBalanceEnsembleClassifier,
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-]
+from tests.cases import KINDS
 
 
 @pytest.mark.parametrize("kind", KINDS)

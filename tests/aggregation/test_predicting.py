@@ -100,16 +100,6 @@ def test_aggregations(name):
     assert (clf.predict_proba(X) > 0).all()  # also of classes without a vote
 
 
-def test_a_function_as_aggregation():
-    X, y = table()
-
-    def first_member(logits):
-        return softmax(logits[0], axis=-1)
-
-    clf = SharpBalance(aggregation=first_member, **SMALL).fit(X, y)
-    np.testing.assert_allclose(clf.predict_proba(X), clf.member_predict_proba(X)[0])
-
-
 @pytest.mark.parametrize("kind", [SharpBalance, DiversifiedEnsembleClassifier])
 def test_unfitted_ensembles_raise(kind):
     X, _ = table()

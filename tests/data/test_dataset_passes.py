@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance.data import training_data as member_data
-from tests.cases import rest_slow
+from tests.cases import Items, rest_slow
 
 N = 96
 FEW = {
@@ -25,20 +24,11 @@ FEW = {
 PASSES = []
 
 
-class Pairs(Dataset):
-    """Records which items were read."""
+ROWS = torch.tensor(np.random.default_rng(0).normal(size=(N, 5)), dtype=torch.float32)
 
-    def __init__(self, n=N, labelled=True):
-        rng = np.random.default_rng(0)
-        self.X = torch.tensor(rng.normal(size=(n, 5)), dtype=torch.float32)
-        self.labelled, self.read = labelled, []
 
-    def __len__(self):
-        return len(self.X)
-
-    def __getitem__(self, row):
-        self.read.append(row)
-        return (self.X[row], row % 3) if self.labelled else self.X[row]
+def pairs(n=N):
+    return Items(lambda i: (ROWS[i], i % 3), n)
 
 
 class Noting(nn.Linear):
@@ -74,7 +64,7 @@ def test_held_out_items_are_predicted_in_bounded_batches(case, monkeypatch):
     for most in (member_data.MAX_BATCH_BYTES, 16 * 5 * 4):
         monkeypatch.setattr(member_data, "MAX_BATCH_BYTES", most)
         PASSES.clear()
-        clf = kind(Noting, **FEW, **params).fit(Pairs())
+        clf = kind(Noting, **FEW, **params).fit(pairs())
         losses.append([row["valid_loss"] for row in clf.history_[0]])
         largest.append(max(PASSES))
     assert largest == [48, 16]
@@ -83,9 +73,9 @@ def test_held_out_items_are_predicted_in_bounded_batches(case, monkeypatch):
 
 def test_prediction_reads_each_item_once():
     """Except for the first, which is also read for the layout."""
-    clf = DeepEnsembleClassifier(**FEW).fit(Pairs())
+    clf = DeepEnsembleClassifier(**FEW).fit(pairs())
     for predict in (clf.predict_proba, clf.member_predict_proba, clf.predict):
-        items = Pairs(48, labelled=False)
+        items = Items(lambda i: ROWS[i], 48)
         predict(items)
         assert sorted(items.read) == [0, *range(48)]
 
@@ -107,12 +97,12 @@ class Normed(nn.Sequential):
 def test_statistics_of_an_average_use_bounded_batches(at_once, as_items, monkeypatch):
     params = {**FEW, "validation_fraction": None, "standardize": False}
     clf = DeepEnsembleClassifier(Normed, **params, weight_averaging="uniform")
-    items = Pairs(49)  # an odd number: a batch of one has no variance
-    given = (items,) if as_items else (items.X.numpy(), np.arange(49) % 3)
+    X = ROWS[:49]  # an odd number: a batch of one has no variance
+    given = (pairs(49),) if as_items else (X.numpy(), np.arange(49) % 3)
     monkeypatch.setattr(member_data, "MAX_BATCH_BYTES", at_once * 5 * 4)
     PASSES.clear()
     clf.fit(*given)
     assert 2 <= max(PASSES) <= max(at_once, 3)
     norm = clf.estimators_[0].module_.module[0]
-    torch.testing.assert_close(norm.running_mean, items.X.mean(0))
-    torch.testing.assert_close(norm.running_var, items.X.var(0))
+    torch.testing.assert_close(norm.running_mean, X.mean(0))
+    torch.testing.assert_close(norm.running_var, X.var(0))

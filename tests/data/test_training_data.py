@@ -1,4 +1,4 @@
-"""Batches on a device: arrays, dictionaries and Datasets give the same samples."""
+"""Batches on a device: draws of workers, and read-only arrays."""
 
 import warnings
 import weakref
@@ -6,9 +6,9 @@ import weakref
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData, as_tensor
+from tests.cases import Items
 
 N = 11
 X = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
@@ -16,29 +16,13 @@ Y = np.arange(N, dtype=np.int64) % 3
 ROWS = np.array([[3, 1, 1], [10, 0, 7]])
 
 
-class Pairs(Dataset):
-    """A Dataset that records which items are read."""
-
-    def __init__(self):
-        self.read = []
-
-    def __len__(self):
-        return N
-
-    def __getitem__(self, i):
-        self.read.append(i)
-        return X[i], int(Y[i])
-
-
-class Draws(Pairs):
-    """Every item is a random number of torch and one of numpy."""
-
-    def __getitem__(self, i):
-        return torch.tensor([torch.rand(()).item(), np.random.random()]), 0  # noqa: NPY002
+def draw_two(i):
+    """Return a random number of torch and one of numpy, and a label."""
+    return torch.tensor([torch.rand(()).item(), np.random.random()]), 0  # noqa: NPY002
 
 
 def test_draws_of_workers_depend_on_the_seed():
-    data = DeviceData(TrainingData(Draws(), Y), "cpu", {"num_workers": 1})
+    data = DeviceData(TrainingData(Items(draw_two, N), Y), "cpu", {"num_workers": 1})
 
     def draw(seed):
         with torch.random.fork_rng(devices=[]):

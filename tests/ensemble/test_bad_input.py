@@ -22,7 +22,7 @@ from sklearn_sharpbalance.evaluation import compare, evaluate, match_passes
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.plotting import SearchDisplay
 from sklearn_sharpbalance.theory import sam_diversity
-from tests.cases import rest_slow
+from tests.cases import Items, rest_slow
 
 FEW = {
     "n_estimators": 2,
@@ -71,19 +71,6 @@ def module(forward):
 
 def _complain(m, x):
     raise ValueError("wants 4 x 4, got 8 x 8.")
-
-
-class Items(Dataset):
-    """A Dataset whose items are the results of a function."""
-
-    def __init__(self, item, length=30):
-        self.item, self.length = item, length
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, i):
-        return self.item(i)
 
 
 class NoLength(Dataset):

@@ -10,26 +10,15 @@ from sklearn_sharpbalance import (
     MLP,
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
-    SharpBalanceEnsembleClassifier,
     load,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
+from tests.cases import KINDS, SMALL
 
-FEW = {
-    "n_estimators": 2,
-    "max_epochs": 2,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (6,),
-}
+FEW = SMALL | {"max_epochs": 2, "estimator__module__hidden": (6,)}
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(60, 5)).astype(np.float32)
 Y = np.arange(60) % 3
-KINDS = [
-    SharpBalanceEnsembleClassifier,
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-]
 
 
 def smooth(amount=0.3):

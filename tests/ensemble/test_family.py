@@ -12,28 +12,21 @@ from sklearn_sharpbalance import (
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
 )
-from tests.cases import rest_slow
+from tests.cases import SMALL, rest_slow
 
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": 8,
-    "batch_size": 32,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (8,),
-}
+FEW = SMALL | {"max_epochs": 8}
 
 
 def deep(**params):
-    return DeepEnsembleClassifier(**SMALL, **params)
+    return DeepEnsembleClassifier(**FEW, **params)
 
 
 def balanced(**params):
-    return SharpBalanceEnsembleClassifier(**SMALL, **params)
+    return SharpBalanceEnsembleClassifier(**FEW, **params)
 
 
 def joint(loss):
-    return DiversifiedEnsembleClassifier(loss=loss, **SMALL)
+    return DiversifiedEnsembleClassifier(loss=loss, **FEW)
 
 
 METHODS = {

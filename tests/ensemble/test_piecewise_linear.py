@@ -11,13 +11,12 @@ from sklearn.base import clone
 from sklearn_sharpbalance import (
     MLP,
     DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
     load,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.input_statistics import PIECES, n_pieces
 from sklearn_sharpbalance.data.inputs import InputFormat
-from tests.cases import rest_slow
+from tests.cases import KINDS, SMALL, rest_slow
 
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (400, 2))
@@ -25,14 +24,6 @@ y = (np.floor(3 * X[:, 0]) % 2).astype(int)  # stripes
 FRAME = pd.DataFrame(
     {"a": X[:, 0], "city": np.tile(["Bonn", "Ulm"], 200), "b": X[:, 1]}
 )
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": 3,
-    "estimator__module__hidden": (8,),
-    "random_state": 0,
-    "device": "cpu",
-}
-KINDS = [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
 
 
 @pytest.mark.parametrize("kind", KINDS)

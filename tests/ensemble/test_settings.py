@@ -22,12 +22,8 @@ from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM
 from sklearn_sharpbalance.selection import SUBSET_SELECTORS
 from sklearn_sharpbalance.sharpness import SHARPNESS_SCORERS
+from tests.cases import KINDS
 
-KINDS = [
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-    SharpBalanceEnsembleClassifier,
-]
 REGISTRIES = {
     "aggregation": AGGREGATIONS,
     "lr_schedule": LR_SCHEDULES,

@@ -239,29 +239,16 @@ def test_sam_samples_are_proposed_by_the_other_members(selection, sign):
 # Randomness -------------------------------------------------------------------------
 
 
-class WithDropout(nn.Module):
-    """A network with dropout."""
-
-    def __init__(self, n_features, n_classes, width=8):
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Linear(n_features, width), nn.Dropout(0.3), nn.Linear(width, n_classes)
-        )
-
-    def forward(self, X):
-        return self.layers(X)
-
-
 def jitter(x):
     return x + 0.1 * torch.randn_like(x)
 
 
 RANDOM_PARTS = {
-    "estimator": WithDropout,
+    **SMALL,
+    "estimator__module__dropout": 0.3,
     "selection": "random",
     "train_transform": jitter,
     "validation_fraction": 0.2,
-    **{k: v for k, v in SMALL.items() if k != "estimator__module__hidden"},
 }
 
 

@@ -11,7 +11,6 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     load,
 )
@@ -24,20 +23,11 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.metrics import mean_fisher_trace
 from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS, special_value
 from sklearn_sharpbalance.persistence.archive import read_archive, write_archive
-from tests.cases import assert_same_members, rest_slow
+from tests.cases import KINDS, SMALL, assert_same_members, rest_slow
 
 pl = pytest.importorskip("polars")
 
 N = 96
-KINDS = [SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": 3,
-    "batch_size": 32,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (8,),
-}
 
 
 def columns(n=N, seed=0):

@@ -10,16 +10,10 @@ from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance import (
     DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-    SharpBalanceEnsembleClassifier,
 )
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from tests.cases import KINDS
 
-KINDS = [
-    DeepEnsembleClassifier,
-    DiversifiedEnsembleClassifier,
-    SharpBalanceEnsembleClassifier,
-]
 SMALL = {"n_estimators": 2, "max_epochs": 1, "device": "cpu", "random_state": 0}
 y = np.arange(30) % 3
 PICTURES = np.random.default_rng(0).normal(size=(30, 8, 8)).astype(np.float32)

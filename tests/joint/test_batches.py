@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 from skorch.callbacks import Callback
-from torch import nn
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance import MLP, DiversifiedEnsembleClassifier
+from tests.joint.diversified_cases import Looped
 
 DRAWS = {
     "torch": lambda: torch.rand(()).item(),
@@ -59,24 +59,13 @@ class Restarts(Callback):
         net.optimizer_.param_groups[0]["weight_decay"] = 5.0
 
 
-class Looped(nn.Module):
-    """Equal to a chain, but not recognised as one."""
-
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Linear(3, 2)
-
-    def forward(self, X):
-        return self.inner(X) + 0.0
-
-
 def test_callbacks_may_set_weights_and_options_in_on_epoch_begin():
     X = np.random.default_rng(0).normal(size=(30, 3)).astype(np.float32)
     stacked, modules = (
         DiversifiedEnsembleClassifier(
             module, 2, max_epochs=3, callbacks=[Restarts()], lr=0.05, random_state=0
         ).fit(X, np.arange(30) % 2)
-        for module in (lambda: nn.Sequential(nn.Linear(3, 2)), Looped)
+        for module in (MLP, Looped)
     )
     assert stacked.engine_.name == "stacked"
     assert modules.engine_.name == "modules"

@@ -1,5 +1,6 @@
 """Averaged and sparse members, in every engine that can train them."""
 
+from fractions import Fraction
 from itertools import product
 
 import numpy as np
@@ -10,17 +11,15 @@ from skorch.callbacks import Callback
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.members.weights import WeightAveraging, prune_by_magnitude
-from tests.cases import rest_slow
+from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.members.weights import (
+    WeightAveraging,
+    prune_by_magnitude,
+    updated_average,
+)
+from tests.cases import SMALL, rest_slow
 
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": 6,
-    "batch_size": 32,
-    "estimator__module__hidden": (16,),
-    "random_state": 0,
-    "device": "cpu",
-}
+FEW = SMALL | {"max_epochs": 6}
 
 
 def sparsity(net):
@@ -44,7 +43,7 @@ def last_epochs(request, blobs):
     engine = request.param
     fits = [
         DeepEnsembleClassifier(
-            **{**SMALL, "lr_schedule": "constant", "engine": engine, "max_epochs": n}
+            **{**FEW, "lr_schedule": "constant", "engine": engine, "max_epochs": n}
         ).fit(*blobs)
         for n in (4, 5, 6)
     ]
@@ -55,7 +54,7 @@ def last_epochs(request, blobs):
 def test_average_equals_that_of_the_weights_after_each_epoch(blobs, last_epochs, kind):
     engine, steps = last_epochs
     clf = DeepEnsembleClassifier(
-        lr_schedule="constant", engine=engine, weight_averaging=kind, **SMALL
+        lr_schedule="constant", engine=engine, weight_averaging=kind, **FEW
     ).fit(*blobs)
     got = clf.estimators_[0].module_.state_dict()
     for key, value in got.items():
@@ -98,7 +97,7 @@ def test_batch_norm_statistics_of_an_average_are_those_of_the_data():
 )
 def test_pruned_weights_stay_zero_during_training(blobs, engine, optimizer):
     clf = SharpBalance(
-        **SMALL, engine=engine, prune=0.6, rho=0.1, optimizer=optimizer, lr=0.01
+        **FEW, engine=engine, prune=0.6, rho=0.1, optimizer=optimizer, lr=0.01
     ).fit(*blobs)
     assert clf.sam_masks_.any()
     for net in clf.estimators_:
@@ -109,7 +108,7 @@ def test_pruned_weights_stay_zero_during_training(blobs, engine, optimizer):
 
 def test_engines_prune_the_same_weights(blobs):
     probas = [
-        SharpBalance(**SMALL, engine=engine, prune=0.5)
+        SharpBalance(**FEW, engine=engine, prune=0.5)
         .fit(*blobs)
         .predict_proba(blobs[0])
         for engine in ("skorch", "stacked")
@@ -145,7 +144,7 @@ def test_smallest_weights_of_all_layers_are_pruned():
 )
 def test_averages_have_the_requested_sparsity(blobs, engine, averaging, warmup_epochs):
     clf = SharpBalance(
-        **SMALL,
+        **FEW,
         engine=engine,
         weight_averaging=averaging,
         prune=0.5,
@@ -166,7 +165,46 @@ class MoveWeights(Callback):
 
 @pytest.mark.parametrize("share", [None, 0.3])
 def test_callbacks_do_not_change_the_sparsity_of_an_average(blobs, share):
-    options = {**SMALL, "weight_averaging": "uniform", "validation_fraction": share}
+    options = {**FEW, "weight_averaging": "uniform", "validation_fraction": share}
     clf = DeepEnsembleClassifier(prune=0.5, callbacks=[MoveWeights()], **options)
     clf.fit(*blobs)
     assert sparsity(clf.estimators_[0]) == pytest.approx(0.5, abs=0.02)
+
+
+# Epochs and values of an average -----------------------------------------------------
+
+
+@pytest.mark.parametrize("n_epochs", [3, 50, 100])
+def test_average_covers_the_epochs_that_end_after_its_start(n_epochs):
+    for percent in range(100):
+        averaging = WeightAveraging(start=percent / 100)
+        covered = [e for e in range(n_epochs) if averaging.covers(e, n_epochs)]
+        start = Fraction(percent, 100) * n_epochs
+        assert covered == [e for e in range(n_epochs) if e + 1 > start]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.complex64])
+def test_floats_are_averaged_and_integers_are_the_last_value(dtype):
+    average = None
+    for value in (1, 2, 6):
+        weights = {"w": torch.tensor([value], dtype=dtype), "n": torch.tensor(value)}
+        average = updated_average(average, weights, WeightAveraging("uniform"))
+    torch.testing.assert_close(average["weights"]["w"], torch.tensor([3], dtype=dtype))
+    assert average["weights"]["n"] == 6
+
+
+def test_other_values_are_those_of_the_last_epoch():
+    average, seen = None, {"calls": []}
+    for call in (1, 2):
+        seen["calls"].append(call)
+        average = updated_average(average, {"extra": seen}, WeightAveraging())
+        assert average["weights"]["extra"] == seen
+    seen["calls"].append(3)
+    assert average["weights"]["extra"] == {"calls": [1, 2]}
+
+
+@pytest.mark.parametrize("name", ["start", "decay"])
+@pytest.mark.parametrize("value", ["0.5", None, 1, -0.1, float("nan")])
+def test_start_must_be_a_number_below_one(name, value):
+    with pytest.raises(InvalidInputError, match=rf"{name} must be in \[0, 1\), got"):
+        WeightAveraging(**{name: value})

@@ -13,24 +13,15 @@ from skorch.callbacks import Callback, Checkpoint, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
 from sklearn_sharpbalance.exceptions import ModelFileError, SharpBalanceError
-from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS, special_value
-from sklearn_sharpbalance.persistence.archive import read_archive, write_archive
+from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS
 from tests.cases import rest_slow
 from tests.persistence import fuzz
+from tests.persistence.crafting import changed, set_net, set_params
 from tests.training.killing import small_data
 
 FEW = {"n_estimators": 1, "max_epochs": 2, "batch_size": 32, "random_state": 0}
 FEW |= {"estimator__module__hidden": (4,), "device": "cpu"}
 FUSED = {"optimizer": torch.optim.AdamW, "estimator__optimizer__fused": True}
-
-
-def changed(path, change, kind="model"):
-    """Rewrite a file with a changed tree and the digest that belongs to it."""
-    special = (SPECIAL_TAGS, special_value) if kind == "model" else (None, None)
-    tree = read_archive(path, kind, special[0])
-    change(tree)
-    write_archive(path, kind, tree, special[1])
-    return path
 
 
 @pytest.fixture
@@ -186,22 +177,6 @@ def test_a_strangers_checkpoint_sets_no_paths(tmp_path):
 
 
 # Time and memory ----------------------------------------------------------------------
-
-
-def set_net(**entries):
-    def change(tree):
-        given = {name: {"value": value} for name, value in entries.items()}
-        tree["net"]["params"].update(given)
-
-    return change
-
-
-def set_params(**entries):
-    def change(tree):
-        given = {name: {"value": value} for name, value in entries.items()}
-        tree["params"].update(given)
-
-    return change
 
 
 COLLIDING = [i * (2**61 - 1) for i in range(3000)]

@@ -31,9 +31,7 @@ from sklearn_sharpbalance.exceptions import (
 )
 from sklearn_sharpbalance.persistence import archive
 from sklearn_sharpbalance.persistence.allowed_names import (
-    SPECIAL_TAGS,
     named,
-    special_value,
 )
 from sklearn_sharpbalance.persistence.archive import (
     FileNotWrittenError,
@@ -42,6 +40,7 @@ from sklearn_sharpbalance.persistence.archive import (
 )
 from sklearn_sharpbalance.sharpness import LossScorer
 from tests.cases import rest_slow
+from tests.persistence.crafting import crafted, set_net
 from tests.training.killing import assert_bitwise, small_data, weights
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
@@ -450,19 +449,6 @@ def sign(content):
     return header_of(text, content[start:])
 
 
-def crafted(model, tmp_path, change):
-    """Return a file with a changed tree of the model and the right digest."""
-    tree = read_archive(model[1], "model", SPECIAL_TAGS)
-    change(tree)
-    path = tmp_path / "crafted"
-    write_archive(path, "model", tree, special_value)
-    return path
-
-
-def set_net(name, value):
-    return lambda tree: tree["net"]["params"].update({name: {"value": value}})
-
-
 class Marker:
     """Ends the process if its pickle is read."""
 
@@ -487,14 +473,14 @@ def assert_refused_in_bounds(path, message):
 
 
 CRAFTED = {
-    "huge_network": (set_net("module__hidden", (10**6, 10**6)), "not those of MLP"),
-    "endless_network": (set_net("module__hidden", (1,) * 5000), "more layers than"),
+    "huge_network": (set_net(module__hidden=(10**6, 10**6)), "not those of MLP"),
+    "endless_network": (set_net(module__hidden=(1,) * 5000), "more layers than"),
     "other_class": (
         lambda tree: tree.update({"class": "subprocess.Popen"}),
         "no ensemble of that name",
     ),
     "loss_that_is_a_layer": (
-        set_net("criterion", torch.nn.Linear),
+        set_net(criterion=torch.nn.Linear),
         "takes Linear for a loss",
     ),
     "method": (

@@ -34,7 +34,8 @@ from sklearn_sharpbalance.persistence.allowed_names import (
     is_left_out,
     is_passed_again,
 )
-from tests.persistence.test_model_file import TRUNK, crafted
+from tests.persistence.crafting import crafted, set_net, set_params
+from tests.persistence.test_model_file import TRUNK
 from tests.training.killing import small_data
 
 FEW = {"n_estimators": 2, "max_epochs": 2, "batch_size": 32, "random_state": 0}
@@ -81,14 +82,6 @@ def stored_tree(path):
 
 
 # Settings that a file may not have ----------------------------------------------------
-
-
-def set_param(name, value):
-    return lambda tree: tree["params"].update({name: {"value": value}})
-
-
-def set_net(name, value):
-    return lambda tree: tree["net"]["params"].update({name: {"value": value}})
 
 
 def set_users_net(name, value):
@@ -139,7 +132,7 @@ REFUSED_NET = {
 
 @pytest.mark.parametrize("name", REFUSED_ENSEMBLE)
 def test_a_file_cannot_set_folders_and_processes(name, model, tmp_path):
-    path = crafted(model, tmp_path, set_param(name, REFUSED_ENSEMBLE[name]))
+    path = crafted(model, tmp_path, set_params(**{name: REFUSED_ENSEMBLE[name]}))
     match = f"it sets {name} to .*may not set.* Set {name} yourself, by load or"
     with pytest.raises(ModelFileError, match=match):
         load(path)
@@ -155,8 +148,8 @@ def test_a_file_cannot_set_folders_and_processes(name, model, tmp_path):
 def test_a_file_cannot_set_what_a_net_reads_or_runs(name, place, model, tmp_path):
     value = REFUSED_NET[name]
     change = {
-        "nested": set_param(f"estimator__{name}", value),
-        "net": set_net(name, value),
+        "nested": set_params(**{f"estimator__{name}": value}),
+        "net": set_net(**{name: value}),
         "users_net": set_users_net(name, value),
     }[place]
     path = crafted(model, tmp_path, change)
@@ -167,8 +160,8 @@ def test_a_file_cannot_set_what_a_net_reads_or_runs(name, place, model, tmp_path
 @pytest.mark.parametrize(
     "change",
     [
-        set_param("member_params", [{"module__weights_path": "a"}, {}]),
-        set_net("module__member_params", ({"module__source": "a/b.pt"}, {})),
+        set_params(member_params=[{"module__weights_path": "a"}, {}]),
+        set_net(module__member_params=({"module__source": "a/b.pt"}, {})),
     ],
 )
 def test_a_file_cannot_give_members_files_of_their_own(change, model, tmp_path):
@@ -177,7 +170,7 @@ def test_a_file_cannot_give_members_files_of_their_own(change, model, tmp_path):
 
 
 def test_a_file_cannot_give_members_other_settings(model, tmp_path):
-    change = set_net("module__member_params", ({"torch_load_kwargs": {}}, {}))
+    change = set_net(module__member_params=({"torch_load_kwargs": {}}, {}))
     with pytest.raises(InvalidInputError, match="cannot be a setting of one member"):
         load(crafted(model, tmp_path, change))
 
@@ -230,7 +223,7 @@ def test_a_class_must_be_of_the_kind_that_is_called(name, model, tmp_path):
     folder = "optim" if found == "SAM" else "networks"
     value = naming.named(f"sklearn_sharpbalance.{folder}.{found}")
     with pytest.raises(ModelFileError, match=f"it takes {found} for {wanted}"):
-        load(crafted(model, tmp_path, set_net(name, value)))
+        load(crafted(model, tmp_path, set_net(**{name: value})))
 
 
 def all_parameters():
@@ -372,7 +365,7 @@ def test_a_poisoned_cache_beside_a_file_is_never_read(model, tmp_path):
     cache, marker = tmp_path / "cache", tmp_path / "code-was-run"
     SharpBalance(**NARROW, memory=str(cache)).fit(X, y)
     assert poison(cache, marker) > 0
-    path = crafted(model, tmp_path, set_param("memory", str(cache)))
+    path = crafted(model, tmp_path, set_params(memory=str(cache)))
     with pytest.raises(ModelFileError, match="it sets memory to"):
         load(path)
     # Without that setting, a fit does not read the cache beside the file.
@@ -433,7 +426,7 @@ def test_the_input_format_has_checked_types(name, model, tmp_path):
 def fewer_classes(tree):
     """Labels and codes agree, but the weights are for more classes."""
     tree["fitted"]["classes_"] = np.arange(2)
-    set_net("classes", [0, 1])(tree)
+    set_net(classes=[0, 1])(tree)
 
 
 LESS = {
@@ -441,7 +434,7 @@ LESS = {
     "no_history": lambda tree: tree["fitted"].pop("history_"),
     "fewer_classes": fewer_classes,
     "more_classes": lambda tree: tree["fitted"].update(classes_=np.arange(4)),
-    "other_codes": set_net("classes", [0, 1]),
+    "other_codes": set_net(classes=[0, 1]),
     "other_features": lambda tree: tree["fitted"].update(n_features_in_=9),
     "no_predictors": lambda tree: tree.update(predictors=[]),
     "predictors": lambda tree: tree.update(predictors=[5]),

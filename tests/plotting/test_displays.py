@@ -19,10 +19,12 @@ from sklearn.svm import SVC
 
 import sklearn_sharpbalance.plotting as plotting
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
+from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting import (
     LossLandscapeDisplay,
     OODDisplay,
     ReliabilityDisplay,
+    subset_overlap,
 )
 from tests.cases import rest_slow
 from tests.plotting.made_up import PROBAS, Y
@@ -162,3 +164,16 @@ def test_no_module_imports_matplotlib_at_its_top():
             names = [a.name for a in getattr(node, "names", [])]
             names.append(getattr(node, "module", None) or "")
             assert not any(name.startswith("matplotlib") for name in names), path
+
+
+def test_overlap_equals_that_of_python_sets():
+    masks = np.random.default_rng(1).random((4, 30)) < 0.3
+    sets = [set(np.flatnonzero(mask)) for mask in masks]
+    overlap = subset_overlap(masks)
+    for i, a in enumerate(sets):
+        for j, b in enumerate(sets):
+            assert overlap[i, j] == pytest.approx(len(a & b) / len(a | b))
+    empty = subset_overlap([[False, False], [False, False], [True, False]])
+    np.testing.assert_array_equal(empty, [[1, 1, 0], [1, 1, 0], [0, 0, 1]])
+    with pytest.raises(InvalidInputError, match=r"must be a boolean array .* int64"):
+        subset_overlap(np.ones((2, 3), dtype=np.int64))

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness import (
@@ -254,3 +255,31 @@ def test_weight_and_input_curvature_rank_samples_similarly():
     in_weights = FisherTraceScorer()(net, X, y)
     in_input = InputCurvatureScorer()(net, X, y)
     assert spearmanr(in_weights, in_input).statistic > 0.8
+
+
+def test_loss_rise_without_trainable_weights_raises():
+    net, (X, y) = make_net(), make_data()
+    net.module_.requires_grad_(False)
+    calls = []
+    net.module_.register_forward_hook(lambda *args: calls.append(args))
+    with pytest.raises(InvalidInputError, match=r"Table has no trainable.*'loss'"):
+        LossRiseScorer()(net, X, y)
+    assert not calls
+
+
+@pytest.mark.parametrize(
+    "reparametrise",
+    [
+        parametrizations.weight_norm,
+        parametrizations.spectral_norm,
+    ],
+)
+def test_last_layer_includes_the_parameters_behind_all_its_tensors(reparametrise):
+    net, (X, y) = make_net(), make_data()
+    reparametrise(net.module_.fc)
+    names = [n for n, _ in net.module_.named_parameters() if n.startswith("fc")]
+    expected = reference.per_sample_squared_norms(
+        net.module_, cross_entropy, X, y, names
+    )
+    actual = last_layer_gradient(net, X, y)
+    torch.testing.assert_close(actual.double(), expected, rtol=1e-4, atol=1e-7)

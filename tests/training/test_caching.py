@@ -11,17 +11,9 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.engine.base import TeamRun
 from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
-from tests.cases import assert_same_members, rest_slow, table
+from tests.cases import SMALL, assert_same_members, rest_slow, table
 from tests.training.test_callbacks import RecordTasks
 
-SMALL = {
-    "n_estimators": 2,
-    "max_epochs": 4,
-    "batch_size": 20,
-    "random_state": 0,
-    "device": "cpu",
-    "estimator__module__hidden": (8,),
-}
 SHORT = {**SMALL, "max_epochs": 2}
 
 

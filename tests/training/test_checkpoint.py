@@ -29,30 +29,12 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.persistence.archive import MAX_AGE
 from sklearn_sharpbalance.training import checkpoint, plan
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
-from tests.cases import TwoInputs, rest_slow
+from tests.cases import TwoInputs, pictures, rest_slow
 from tests.conftest import copied_writes
+from tests.joint.diversified_cases import Noisy
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
 
 FEW = {"max_epochs": 6, "warmup_epochs": 2}
-
-
-class NormNet(torch.nn.Module):
-    """Dropout and batch statistics: random numbers and buffers."""
-
-    def __init__(self, n_features, n_classes):
-        super().__init__()
-        self.first = torch.nn.Linear(n_features, 6)
-        self.norm = torch.nn.BatchNorm1d(6)
-        self.drop = torch.nn.Dropout(0.3)
-        self.last = torch.nn.Linear(6, n_classes)
-
-    def forward(self, x):
-        return self.last(self.drop(torch.relu(self.norm(self.first(x)))))
-
-
-def pictures():
-    rng = np.random.default_rng(0)
-    return rng.integers(0, 255, (40, 8, 8), dtype=np.uint8), np.arange(40) % 3
 
 
 def as_dict(X, y):
@@ -90,7 +72,7 @@ CASES = {
     ),
     "no_seed": ({"random_state": None}, small_data),
     "adam": ({"estimator": ADAM, **NO_HIDDEN}, small_data),
-    "dropout_and_norms": ({"estimator": NormNet, **NO_HIDDEN}, small_data),
+    "dropout_and_norms": ({"estimator": Noisy, **NO_HIDDEN}, small_data),
     "early_stopping": (
         {"early_stopping": 2, "validation_fraction": 0.3, "max_epochs": 8},
         small_data,

@@ -268,7 +268,7 @@ def test_the_parameter_stays_as_the_user_gave_it(fitted):
     assert repr(fitted) == repr(SharpBalance(**NARROW))
 
 
-DEFAULT = {"n_estimators": 1, "max_epochs": 1, "device": "cpu", "random_state": 0}
+DEFAULT = {**NARROW, "n_estimators": 1, "max_epochs": 1}
 FORMS = {
     "list": np.ndarray.tolist,
     "arrays": list,
@@ -300,10 +300,10 @@ def test_images_of_float_warn_that_their_defaults_differ(recwarn):
     items = TensorDataset(torch.from_numpy(X / 255).float(), torch.from_numpy(labels))
     for given in ((X / 255, labels), (items,)):
         with pytest.warns(SharpBalanceWarning, match="uint8"):
-            SharpBalance(**NARROW).fit(*given)
+            SharpBalance(**DEFAULT).fit(*given)
     recwarn.clear()
-    SharpBalance(**NARROW, train_transform=None).fit(X / 255, labels)
-    SharpBalance(**NARROW).fit(X / 255 - 0.5, labels)
+    SharpBalance(**DEFAULT, train_transform=None).fit(X / 255, labels)
+    SharpBalance(**DEFAULT).fit(X / 255 - 0.5, labels)
     assert not [w for w in recwarn if "uint8" in str(w.message)]
 
 
