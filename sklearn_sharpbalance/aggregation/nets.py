@@ -91,17 +91,8 @@ def logits_on(nets, data: TrainingData):
 def conformity_scores(predictors, aggregation, data):
     """Return one minus the predicted probability of each validation sample's class.
 
-    Parameters
-    ----------
-    predictors : list of NeuralNetClassifier
-    aggregation : Aggregation
-        Fitted.
-    data : TrainingData
-
-    Returns
-    -------
-    scores : ndarray of shape (n_validation,), or None
-        None without validation samples. Samples of weight zero are left out.
+    The aggregation is fitted. Samples of weight zero are left out. Return None without
+    validation samples.
     """
     valid = data.valid
     if valid is None:

@@ -82,15 +82,7 @@ class Column:
         return len(self.categories) + self.has_rare + self.has_missing
 
     def encode(self, values: np.ndarray, out: np.ndarray) -> None:
-        """Write the encoded column.
-
-        Parameters
-        ----------
-        values : ndarray of shape (N,)
-            From :func:`read_columns`.
-        out : ndarray of shape (N, n_numbers + n_codes)
-            Zeros.
-        """
+        """Write the encoded column of values (N,) to zeros (N, n_numbers + n_codes)."""
         if self.kind == "number":
             self._encode_numbers(values, out)
         elif self.kind == "category":
@@ -142,28 +134,17 @@ class Column:
 
 @dataclass(frozen=True)
 class TableColumns:
-    """How a DataFrame becomes a float32 matrix.
+    """How a DataFrame becomes a float32 matrix: one entry for each of its columns.
 
     Only plain values, so that a model file can store them: the state of a fitted
     ``ColumnTransformer`` is objects and private attributes.
-
-    Attributes
-    ----------
-    columns : tuple of Column
-        One for each column of the frame.
     """
 
     columns: tuple[Column, ...]
 
     @classmethod
     def fit(cls, values: dict[str, np.ndarray]) -> "TableColumns":
-        """Learn the columns of the training samples.
-
-        Parameters
-        ----------
-        values : dict of ndarray of shape (N,)
-            From :func:`read_columns`.
-        """
+        """Learn the columns of the training samples, from :func:`read_columns`."""
         columns = tuple(_fit_column(name, column) for name, column in values.items())
         fitted = cls(columns)
         if not fitted.width:
@@ -174,16 +155,7 @@ class TableColumns:
         return fitted
 
     def transform(self, values: dict[str, np.ndarray]) -> np.ndarray:
-        """Return the encoded columns.
-
-        Parameters
-        ----------
-        values : dict of ndarray of shape (N,)
-            The same columns as in :meth:`fit`; those that are ignored may be missing.
-
-        Returns
-        -------
-        X : ndarray of shape (N, width), dtype float32
+        """Return the encoded columns, (N, width) float32; ignored ones may be missing.
 
         Examples
         --------
@@ -234,13 +206,7 @@ class TableColumns:
         return all(c.kind == "number" and not c.n_codes for c in self.columns)
 
     def warn(self, values: dict[str, np.ndarray]) -> None:
-        """Warn of columns from which nothing, or hardly anything, can be learned.
-
-        Parameters
-        ----------
-        values : dict of ndarray of shape (N,)
-            The columns of :meth:`fit`.
-        """
+        """Warn of columns of :meth:`fit` from which hardly anything can be learned."""
         if self.ignored:
             _warn(
                 f"X has no value in {len(self.ignored)} of {len(self.columns)} "
@@ -383,20 +349,11 @@ def check_names(X: Any) -> None:
 
 
 def read_columns(X: Any, ignored: Iterable[str] = ()) -> dict[str, np.ndarray]:
-    """Return the columns of a DataFrame by their names.
+    """Return the columns (N,) of a DataFrame by their names, without ``ignored`` ones.
 
-    Parameters
-    ----------
-    X : DataFrame of pandas or polars, of shape (N, F)
-        All names differ.
-    ignored : iterable of str, default=()
-        Columns that are not read.
-
-    Returns
-    -------
-    columns : dict of ndarray of shape (N,)
-        Arrays of numbers, with NaN for missing values; object arrays of categories,
-        with None for missing values. Other columns raise an error with their name.
+    They are arrays of numbers, with NaN for missing values, or object arrays of
+    categories, with None for missing values. Other columns raise an error with their
+    name.
 
     Examples
     --------

@@ -28,14 +28,7 @@ MAX_ENCODED = 2**26  # numbers of an encoded table
 
 
 class InputStatistics(NamedTuple):
-    """How members standardise their input, see ``MemberModule``.
-
-    Attributes
-    ----------
-    center, scale : tensor
-    clip : float or None
-    pieces : tensor of shape (3, P) or None
-    """
+    """How members standardise their input, see ``MemberModule``."""
 
     center: torch.Tensor
     scale: torch.Tensor
@@ -48,11 +41,6 @@ def n_pieces(fmt: InputFormat, n_rows: int) -> int:
 
     It is zero for other inputs, for tables with few rows for each column of numbers,
     and for tables so large that their encoding would take much memory.
-
-    Parameters
-    ----------
-    fmt : InputFormat
-    n_rows : int
 
     Examples
     --------
@@ -87,27 +75,15 @@ def _dense_columns(X, center, fmt):
 
 
 def input_statistics(data, fmt, *, encode=False):
-    """Return center and scale of each feature or channel, and the bound of values.
+    """Return how to standardise the input; None for dictionaries.
 
     Features of a table or sequence have the median as center and a scale by the
     quartiles, and are bounded; in a table with many columns of numbers, those without a
     relation to the classes are scaled down. Channels of images have mean and standard
     deviation, and no bound. The scale of a constant feature is one. Columns of zeros
     and ones that encode categories and missing values have center zero and scale one,
-    since a rare one would get a large weight otherwise. None is returned for
-    dictionaries.
-
-    Parameters
-    ----------
-    data : TrainingData
-        Validated samples; one of weight two counts as if it were there twice.
-    fmt : InputFormat
-    encode : bool, default=False
-        Whether to return the pieces of a piecewise linear encoding of a table, too.
-
-    Returns
-    -------
-    statistics : InputStatistics or None
+    since a rare one would get a large weight otherwise. ``encode`` adds the pieces of a
+    piecewise linear encoding of a table.
     """
     if fmt.kind == "dict":
         return None

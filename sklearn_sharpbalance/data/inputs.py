@@ -128,21 +128,13 @@ class InputFormat:
 
 
 def check_X(estimator, X, *, reset, fitted=None):
-    """Validate X and convert it to the layout that the module sees.
+    """Return X, validated and in the layout that the module sees, and its format.
 
-    Parameters
-    ----------
-    estimator : estimator instance
-        Gets ``n_features_in_`` and ``feature_names_in_`` when ``reset``.
-    X : array-like, DataFrame, tensor, dict of arrays, Dataset or SliceDataset
-        Anything else with a length and items by index is a Dataset, too.
-        For a DataFrame in ``fit``, its columns are returned, which
-        :func:`encode_frame` encodes.
-    reset : bool
-        True in ``fit``; False compares X with the data of the fit, and accepts a
-        Dataset without labels.
-    fitted : InputFormat or None, default=None
-        Layout of the fit, which decides whether arrays (N, H, W) are grey images.
+    The columns of a DataFrame are encoded by :func:`encode_frame` in ``fit``. ``reset``
+    is True in ``fit``, where the estimator gets ``n_features_in_`` and
+    ``feature_names_in_``. Otherwise X is compared with the data of the fit, and a
+    Dataset may have no labels. The ``fitted`` format decides whether arrays (N, H, W)
+    are grey images. Anything with a length and items by index is a Dataset.
     """
     if isinstance(X, SliceDataset):
         X = SlicedItems(X)

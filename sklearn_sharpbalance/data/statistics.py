@@ -40,22 +40,12 @@ PIECE_HEIGHT = 0.5  # largest value of a piece; scaled values are about one
 
 
 def moments(X, weight=None):
-    """Return mean and standard deviation in float64, without a float64 copy of X.
+    """Return mean and standard deviation of each feature in float64.
 
-    ``StandardScaler.partial_fit`` is not used: it takes four times as long, and needs
-    the same center and blocks for constant columns and large images.
-
-    Parameters
-    ----------
-    X : ndarray of shape (N, ...)
-        Moments are computed for each feature; for each channel of images
-        (N, C, H, W).
-    weight : array-like of shape (N,) or None, default=None
-        A sample of weight two counts twice; samples of weight zero are ignored.
-
-    Returns
-    -------
-    mean, scale : ndarrays of the shape of a sample, or (C,)
+    Of images (N, C, H, W) they are those of each channel. A sample of weight two counts
+    twice; samples of weight zero are ignored. ``StandardScaler.partial_fit`` is not
+    used: it takes four times as long, and needs the same center and blocks for constant
+    columns and large images.
 
     Examples
     --------
@@ -85,22 +75,11 @@ def moments(X, weight=None):
 
 
 def quartiles(X, weight=None):
-    """Return median and scale in float64, which outliers hardly change.
+    """Return median and scale of each column in float64, which outliers hardly change.
 
     The scale is the interquartile range, divided by that of the standard normal
     distribution. If half of the values are equal and it is zero, it is half the
-    distance between the smallest and the largest value. Of many rows, some evenly
-    spaced ones are used.
-
-    Parameters
-    ----------
-    X : ndarray of shape (N, F)
-    weight : array-like of shape (N,) or None, default=None
-        A sample of weight two counts twice; samples of weight zero are ignored.
-
-    Returns
-    -------
-    median, scale : ndarrays of shape (F,)
+    distance between the smallest and the largest value.
 
     Examples
     --------
@@ -114,20 +93,9 @@ def quartiles(X, weight=None):
 
 
 def quantiles(X, shares, weight=None):
-    """Return quantiles of each column, the smallest values that reach a share.
+    """Return quantiles (S, F) of each column, the smallest values that reach a share.
 
     Of many rows, some evenly spaced ones are used.
-
-    Parameters
-    ----------
-    X : ndarray of shape (N, F)
-    shares : array-like of shape (S,)
-        Between 0 and 1.
-    weight : array-like of shape (N,) or None, default=None
-
-    Returns
-    -------
-    quantiles : ndarray of shape (S, F)
 
     Examples
     --------
@@ -162,20 +130,10 @@ def _some_rows(n_rows, weight, limit):
 
 
 def linear_pieces(Z, n_pieces, weight=None):
-    """Return the pieces of a piecewise linear encoding, between quantiles of columns.
+    """Return the pieces of a piecewise linear encoding, (3, F * n_pieces).
 
-    Parameters
-    ----------
-    Z : ndarray of shape (N, F)
-    n_pieces : int
-        Number of pieces of each column.
-    weight : array-like of shape (N,) or None, default=None
-
-    Returns
-    -------
-    pieces : ndarray of shape (3, F * n_pieces)
-        Column, lower end and slope of each piece. A piece between equal quantiles has
-        slope zero.
+    They lie between quantiles of the columns of ``Z`` (N, F). The rows are column,
+    lower end and slope of each piece. A piece between equal quantiles has slope zero.
 
     Examples
     --------
@@ -193,20 +151,10 @@ def linear_pieces(Z, n_pieces, weight=None):
 
 
 def piecewise_linear(values, pieces):
-    """Return the part of each piece that lies below the value of its column.
+    """Return the part of each piece (3, P) that lies below the value of its column.
 
     It rises from 0 at the lower end of a piece to a constant at its upper end. A linear
-    layer of these inputs is a piecewise linear function of the column.
-
-    Parameters
-    ----------
-    values : tensor of shape (..., F)
-    pieces : tensor of shape (3, P)
-        From :func:`linear_pieces`.
-
-    Returns
-    -------
-    encoded : tensor of shape (..., P)
+    layer of these inputs (..., P) is a piecewise linear function of the column.
 
     Examples
     --------
@@ -274,21 +222,8 @@ def relevance(X, y, weight=None, columns=slice(None)):
 
     It is ``1 - c / i`` and at least 0.005, with the decrease i of the impurity by a
     feature in extremely randomised trees, and the largest decrease c by any feature if
-    the labels are shuffled. It is 1 for all features if there are too few rows for
-    trees.
-
-    Parameters
-    ----------
-    X : ndarray of shape (N, F)
-    y : ndarray of shape (N,)
-        Class codes.
-    weight : array-like of shape (N,) or None, default=None
-    columns : index of D columns, default=slice(None)
-
-    Returns
-    -------
-    relevance : ndarray of shape (D,)
-        Between 0.005 and 1.
+    the labels are shuffled. ``columns`` are the features of the trees and of the
+    result.
 
     Examples
     --------
@@ -365,17 +300,10 @@ def scale_or_one(mean, scale):
 
 
 def warn_of_rounding(X, names=None):
-    """Warn if float32, which members compute in, rounds away a feature.
+    """Warn if float32, which members compute in, rounds away a feature of X.
 
     For example, a standard deviation of one around 1e8 is smaller than the distance
     between two neighbouring float32 numbers.
-
-    Parameters
-    ----------
-    X : array-like of shape (N, ...)
-        Finite samples as the user passed them.
-    names : array-like of str or None, default=None
-        Names of the columns.
     """
     X = np.asarray(X)
     columns = rounded_columns(X.reshape(len(X), -1))
@@ -383,13 +311,7 @@ def warn_of_rounding(X, names=None):
 
 
 def warn_of_columns(columns):
-    """Warn that float32 rounds away some columns, if there are any.
-
-    Parameters
-    ----------
-    columns : list of str
-        Names for the message.
-    """
+    """Warn that float32 rounds away the columns of these names, if there are any."""
     if not columns:
         return
     named = columns[:MAX_NAMED]

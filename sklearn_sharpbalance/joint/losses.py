@@ -79,31 +79,15 @@ def _class_and_rest(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def hard_sample_weights(mean_logits, y, weight):
-    r"""Return the weight of each sample in SED, which is larger for hard samples.
+    r"""Return the weight of each sample in SED, (B,), which is larger for hard samples.
 
-    Parameters
-    ----------
-    mean_logits : Tensor of shape (B, C)
-        Mean of the members' logits.
-    y : Tensor of shape (B,)
-        Class codes.
-    weight : Tensor of shape (B,)
-        Weight of each sample in the mean over the batch; only ratios matter.
-
-    Returns
-    -------
-    hardness : Tensor of shape (B,)
-        Has no gradient.
-
-    Notes
-    -----
     .. math:: a_n = \mathrm{CE}_n \Big/
        \Big( \frac{1}{B} \sum_b \mathrm{CE}_b \Big)^2
 
-    Samples that the ensemble gets wrong have larger weights. The mean weight of a batch
-    is the inverse of its loss, so that weights are small early in training. Means are
-    weighted by ``weight``, so that a batch of samples of low weight does not count as
-    well fitted.
+    of the mean logits (B, C), without gradient. Samples that the ensemble gets wrong
+    have larger weights. The mean weight of a batch is the inverse of its loss, so that
+    weights are small early in training. Means are weighted by ``weight``, so that a
+    batch of samples of low weight does not count as well fitted.
 
     Examples
     --------
@@ -120,20 +104,8 @@ def hard_sample_weights(mean_logits, y, weight):
 
 
 def a2d_term(logits, weight):
-    r"""Return the A2D term over all pairs of the given members.
+    r"""Return the A2D term over all pairs of the members with logits (K, B, C).
 
-    Parameters
-    ----------
-    logits : Tensor of shape (K, B, C)
-    weight : Tensor of shape (B,)
-        Weight of each sample in the sum over the batch.
-
-    Returns
-    -------
-    term : Tensor of shape ()
-
-    Notes
-    -----
     .. math:: \frac{1}{K(K-1)} \sum_{m<l} \sum_n w_n \mathrm{A2D}(p^m(x_n), p^l(x_n))
     """
     n_members = len(logits)
@@ -147,32 +119,12 @@ def a2d_term(logits, weight):
 def sed_term(logits, mean_logits, y, weight):
     r"""Return the SED term: A2D on the training samples, weighted by their hardness.
 
-    Parameters
-    ----------
-    logits : Tensor of shape (K, B, C)
-        Logits of the drawn members.
-    mean_logits : Tensor of shape (B, C)
-        Mean over all members.
-    y : Tensor of shape (B,)
-        Class codes.
-    weight : Tensor of shape (B,)
-        Weight of each sample in the mean over the batch.
-
-    Returns
-    -------
-    term : Tensor of shape ()
-
-    Notes
-    -----
     .. math:: \frac{1}{K(K-1)} \sum_{m<l} \frac{1}{B} \sum_n
        \mathrm{stopgrad}(a_n) \, \mathrm{A2D}(p^m(x_n), p^l(x_n))
 
-    with :math:`a_n` from :func:`hard_sample_weights`.
-
-    References
-    ----------
-    Rubinstein et al., Scalable ensemble diversification for OOD generalization and
-    detection, 2024.
+    over the drawn members, with :math:`a_n` from :func:`hard_sample_weights` of the
+    mean logits of all members. Rubinstein et al., Scalable ensemble diversification for
+    OOD generalization and detection, 2024.
     """
     return a2d_term(logits, weight * hard_sample_weights(mean_logits, y, weight))
 
@@ -180,19 +132,10 @@ def sed_term(logits, mean_logits, y, weight):
 def mutual_information_loss(proba_p, proba_q):
     r"""Return the mutual information of two members' predictions over a batch.
 
-    Parameters
-    ----------
-    proba_p, proba_q : Tensor of shape (..., B, C)
-        Probabilities; shapes broadcast.
-
-    Returns
-    -------
-    loss : Tensor of shape (...)
-
-    Notes
-    -----
     .. math:: \mathrm{KL}\Big( \frac1B \sum_n p(x_n) \otimes q(x_n) \,\Big\|\,
        \frac1B \sum_n p(x_n) \otimes \frac1B \sum_n q(x_n) \Big)
+
+    of probabilities (..., B, C), whose shapes broadcast.
 
     Examples
     --------
@@ -211,29 +154,14 @@ def mutual_information_loss(proba_p, proba_q):
 def divdis_term(logits, prior):
     r"""Return the DivDis term, which is small for statistically independent members.
 
-    Parameters
-    ----------
-    logits : Tensor of shape (K, B, C)
-        Logits on unlabelled samples.
-    prior : Tensor of shape (C,)
-        Fraction of each class among the labelled samples.
-
-    Returns
-    -------
-    term : Tensor of shape ()
-
-    Notes
-    -----
     .. math:: \frac{1}{K(K-1)} \sum_{m<l} \mathrm{MI}(p^m, p^l)
        + \frac1K \sum_m \mathrm{KL}\Big( \frac1B \sum_n p^m(x_n) \,\Big\|\, \pi \Big)
 
-    The second part keeps members from predicting one class for all samples. The paper
-    has a weight for each part; here ``diversity_weight`` applies to both.
-
-    References
-    ----------
-    Lee, Yao and Finn, Diversify and disambiguate: out-of-distribution robustness via
-    disagreement, ICLR 2023.
+    of logits (K, B, C) on unlabelled samples. The second part keeps members from
+    predicting one class for all samples: :math:`\pi` are the fractions of the classes
+    among the labelled samples. The paper has a weight for each part; here
+    ``diversity_weight`` applies to both. Lee, Yao and Finn, Diversify and disambiguate:
+    out-of-distribution robustness via disagreement, ICLR 2023.
     """
     n_members, proba = len(logits), logits.softmax(-1)
     information = sum(

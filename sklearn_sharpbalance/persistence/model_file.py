@@ -49,15 +49,9 @@ __all__ = ["load_model", "save"]
 def save(estimator, path, *, optimizer=True) -> None:
     """Write a fitted ensemble to one file.
 
-    Parameters
-    ----------
-    estimator : BaseDeepEnsemble
-        Fitted.
-    path : str or path-like
-        An existing file is replaced when the new one is complete.
-    optimizer : bool, default=True
-        Whether to store the momentum with which ``partial_fit`` continues; without it
-        the file has about half the size.
+    An existing file is replaced when the new one is complete. With ``optimizer`` the
+    file has the momentum with which ``partial_fit`` continues, and about twice the
+    size.
     """
     check_is_fitted(estimator)
     path = check_folder(path)

@@ -173,15 +173,9 @@ class SavedFit:
 class FitCheckpoints:
     """Checkpoints of one fit; raises if the folder is of another fit.
 
-    Parameters
-    ----------
-    folder : str or path-like
-        ``{fit}`` in it is replaced by a digest of data and parameters, so that each fit
-        of a search has its own folder.
-    fingerprint : dict
-        From :func:`fit_fingerprint`.
-    seeds : Seeds
-        Seeds of a new fit; those of a checkpoint replace them.
+    ``{fit}`` in the name of the folder is replaced by a digest of data and parameters,
+    so that each fit of a search has its own folder. ``seeds`` are those of a new fit;
+    those of a checkpoint replace them.
     """
 
     def __init__(self, folder, fingerprint: dict[str, str], seeds: Seeds):

@@ -33,15 +33,6 @@ def table_step(
 
     It is Momentum-SAM where :func:`table_recipe` applies. For other data, and for SAM
     ensembles (``selection="all"``), it is SAM.
-
-    Parameters
-    ----------
-    params, nested, fmt
-        As in :func:`table_recipe`.
-
-    Returns
-    -------
-    params : dict
     """
     applies = _applies(params, nested, fmt)
     sam, rho = params["sam"], params["rho"]
@@ -67,28 +58,9 @@ def table_recipe(
 
     They apply to the default network for tables and sequences, unless the user chooses
     another optimizer than AdamW. Each setting that the user gives leaves the others as
-    they are.
-
-    Parameters
-    ----------
-    params : dict
-        Parameters of the ensemble.
-    nested : dict
-        ``estimator__...`` parameters without their prefix.
-    fmt : InputFormat
-    n_rows : int
-        Training samples.
-    n_classes : int
-    whole_fit : bool, default=True
-        Whether the number of epochs is set; False in ``partial_fit``, whose number of
-        calls is not known.
-    fitted : NeuralNetClassifier or None, default=None
-        Net of earlier calls, whose batch size and weight decay are
-        kept.
-
-    Returns
-    -------
-    params, nested : dict
+    they are. ``nested`` are ``estimator__...`` parameters without their prefix. The
+    number of epochs is not set in ``partial_fit``, which is no ``whole_fit``; its later
+    calls keep batch size and weight decay of the ``fitted`` net.
 
     Examples
     --------
