@@ -1,7 +1,7 @@
 """Train the fits of a search together: side by side, from segment to segment."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -114,8 +114,8 @@ class _NoReport:
     def segment(self, segment) -> Iterator[Report]:
         yield NO_REPORT
 
-    def selecting(self) -> nullcontext:
-        return nullcontext()
+    def selecting(self):
+        """Show nothing."""
 
     def offer(self, state):
         """Do nothing: there are no callbacks."""

@@ -9,8 +9,7 @@ import numpy as np
 
 __all__ = ["FitDisplay", "Lines", "Steps", "duration", "open_display"]
 
-BATCHES_TO_ESTIMATE = 10
-SHORTEST_ESTIMATE = 3.0  # seconds
+SHORTEST_FIT = 3.0  # seconds; a shorter one prints a line at its end only
 
 
 class Lines:
@@ -115,9 +114,9 @@ def _terminal_bar():
 class FitDisplay:
     """Shows how many epochs the members of a fit have trained, and the time left.
 
-    The time is estimated from the batches since the first report. ``stops`` are the
-    ends of the segments. ``passes`` are those of an epoch in each segment, so that
-    epochs with SAM count more. ``start`` is not zero if the fit resumes.
+    The time is estimated from that since the first report. ``stops`` are the ends of
+    the segments. ``passes`` are those of an epoch in each segment, so that epochs with
+    SAM count more. ``start`` is not zero if the fit resumes.
     """
 
     def __init__(self, screen, *, stops, passes, n_members=1, start=0):
@@ -128,12 +127,9 @@ class FitDisplay:
         self.phase = ""
         self.losses: dict[int, float] = {}  # latest of each member
         self._began = time.monotonic()
-        self._due = self._began + screen.seconds
-        # Time, epochs and fraction at the first report.
-        self._first = (0.0, 0.0, 0.0)
-        self._selecting = 0.0  # seconds
-        self._n_reports = 0
-        self._knows_pace = False
+        self._due = self._began + min(screen.seconds, SHORTEST_FIT)
+        # Time and fraction at the first report: what is before it is no training.
+        self._first: tuple[float, float] | None = None
 
     def begin(self):
         """Draw the empty bar."""
@@ -145,44 +141,21 @@ class FitDisplay:
         now = time.monotonic()
         for member in members:
             self.epochs[member] = epochs
-        self._n_reports += 1
-        if self._n_reports == 1:
-            self._first = now - self._selecting, epochs, self._fraction()
-        elif not self._knows_pace:
-            self._learn_pace(now, epochs)
+        if self._first is None:
+            self._first = now, self._fraction()
         if now >= self._due:
             self._show(now)
 
-    @contextmanager
     def selecting(self):
-        """Show that samples are selected; this time is no time of batches."""
-        began = time.monotonic()
-        if began >= self._due or not self.screen.keeps_text:
-            self._show(began, "selecting samples")
-        yield
-        self._selecting += time.monotonic() - began
-
-    def end_segment(self, stop):
-        """Take the end of a segment, which jobs of joblib do not report."""
-        self.reached(range(self.n_members), stop)
+        """Show that samples are selected."""
+        now = time.monotonic()
+        if now >= self._due or not self.screen.keeps_text:
+            self._show(now, "selecting samples")
 
     def end(self, text):
         """Show what has been trained, and the seconds."""
         seconds = f"{time.monotonic() - self._began:.1f} s"
         self.screen.show(1.0, ", ".join([text, *self._loss(), seconds]))
-
-    def _learn_pace(self, now, epochs):
-        """Estimate the time of the fit after ten batches, or after an epoch."""
-        enough = self._n_reports > BATCHES_TO_ESTIMATE or epochs >= self._first[1] + 1
-        if not enough:
-            return
-        self._knows_pace = True
-        left = self._seconds_left(now)
-        if not self.screen.keeps_text:
-            self._show(now)
-        elif left >= SHORTEST_ESTIMATE:
-            whole = duration(now - self._began + left)
-            self.screen.show(self._fraction(), f"about {whole} in all")
 
     def _show(self, now, doing=""):
         """Show epochs, what the fit does, loss and the time left."""
@@ -194,9 +167,7 @@ class FitDisplay:
         else:  # both would not fit into a line of a terminal
             parts += [self.phase] if self.phase else []
             parts += self._loss()
-        if self._knows_pace:
-            parts.append(f"about {duration(self._seconds_left(now))} left")
-        self.screen.show(self._fraction(), ", ".join(parts))
+        self.screen.show(self._fraction(), ", ".join(parts + self._left(now)))
 
     def _loss(self):
         """Return the mean loss of the members as a list, empty before an epoch."""
@@ -208,10 +179,13 @@ class FitDisplay:
         done = np.interp(self.epochs, self.edges, self.work).sum()
         return float(done / (self.n_members * self.work[-1]))
 
-    def _seconds_left(self, now):
-        began, _, before = self._first
+    def _left(self, now):
+        """Return the time left as a list, empty before a second of training."""
+        began, before = self._first or (now, 0.0)
         done = self._fraction()
-        return (now - self._selecting - began) * (1 - done) / (done - before)
+        if now - began < 1.0 or done == before:
+            return []
+        return [f"about {duration((now - began) * (1 - done) / (done - before))} left"]
 
 
 class Steps:

@@ -163,8 +163,8 @@ class TrainingLoop:
                     if segment.prune:
                         state = trainer.prune(run, state, segment)
                     if segment.select:
-                        with progress.selecting():
-                            state = trainer.select(run, state, segment)
+                        progress.selecting()
+                        state = trainer.select(run, state, segment)
                     yield state, segment
                     state = trainer.train(run, state, segment, report)
                     progress.offer(state)

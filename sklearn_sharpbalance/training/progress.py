@@ -2,7 +2,7 @@
 
 import copy
 import inspect
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from multiprocessing import parent_process
 from typing import Any
@@ -41,13 +41,13 @@ def has_callbacks(estimator) -> bool:
     return bool(getattr(estimator, "_skl_callbacks", None))
 
 
-class FitProgress:
+class FitProgress(Report):
     """Reports the progress of a fit by phases, members and epochs.
 
     ``segments`` is empty if the fit is complete in a checkpoint. Worker processes show
     nothing, because lines of several fits would mix. Callbacks get ``X``, ``y`` and, if
     they ask for it, a copy of the estimator with its fitted attributes. ``stop`` is
-    True after one of them has asked to end the fit.
+    True after one of them has asked to end the fit. Engines report to this object.
     """
 
     def __init__(self, estimator, prepared, segments, *, X, y):
@@ -61,6 +61,8 @@ class FitProgress:
         self.last_epoch = 0  # of the member that has trained longest
         self._root: Any = None
         self._display: FitDisplay | None = None
+        self._segment: Any = None
+        self._context: Any = None  # of the segment
         self._members: dict[int, Any] = {}
         self._offer: dict[str, object] = {}
 
@@ -97,10 +99,9 @@ class FitProgress:
     @contextmanager
     def segment(self, segment):
         """Report a segment; yield the report for engines."""
-        context = None
-        self._members = {}
+        self._segment, self._context, self._members = segment, None, {}
         if self._root is not None:
-            context = self._root.subcontext(
+            self._context = self._root.subcontext(
                 task_name=segment.name,
                 max_subtasks=self.n_members,
                 sequential_subtasks=False,
@@ -108,18 +109,18 @@ class FitProgress:
         if self._display is not None:
             name = self.phase_names.get(segment.name, segment.name)
             self._display.phase = name if self.names_phases else ""
-        yield _SegmentReport(self, segment, context)
+        yield self
         for member_context in self._members.values():
             member_context.call_on_fit_task_end(estimator=self.estimator)
-        if self._display is not None:
-            self._display.end_segment(segment.stop)
-        if context is not None:
-            end = context.call_on_fit_task_end
+        self.reached(range(self.n_members), segment.stop)  # jobs do not report it
+        if self._context is not None:
+            end = self._context.call_on_fit_task_end
             self.stop |= bool(end(estimator=self.estimator, **self._offer))
 
     def selecting(self):
-        """Return the context in which samples are selected."""
-        return nullcontext() if self._display is None else self._display.selecting()
+        """Show that samples are selected."""
+        if self._display is not None:
+            self._display.selecting()
 
     def offer(self, state):
         """Pass the ensemble to callbacks at the end of a segment."""
@@ -140,37 +141,24 @@ class FitProgress:
         if self._display is not None:
             self._display.reached(members, epochs)
 
-    def epoch(self, context, segment, member, record):
+    def epoch(self, member, record):
         """Report an epoch of a member; return whether the member should stop."""
         self.last_epoch = max(self.last_epoch, record["epoch"])
         if self._display is not None:
             self._display.losses[member] = record["train_loss"]
         if self.prepared.params["verbose"] > 1:
             print(_line(member, record, self.phase_names))
-        if context is None:
+        if self._context is None:
             return False
         if member not in self._members:
-            self._members[member] = context.subcontext(
+            self._members[member] = self._context.subcontext(
                 task_name="member",
                 task_id=member,
-                max_subtasks=segment.stop - segment.start,
+                max_subtasks=self._segment.stop - self._segment.start,
             ).call_on_fit_task_begin(estimator=self.estimator)
         epoch = self._members[member].subcontext(task_name="epoch")
         epoch.call_on_fit_task_begin(estimator=self.estimator)
         return bool(epoch.call_on_fit_task_end(estimator=self.estimator))
-
-
-class _SegmentReport(Report):
-    """What engines report in one segment."""
-
-    def __init__(self, progress, segment, context):
-        self.progress, self.segment, self.context = progress, segment, context
-
-    def reached(self, members, epochs):
-        self.progress.reached(members, epochs)
-
-    def epoch(self, member, record):
-        return self.progress.epoch(self.context, self.segment, member, record)
 
 
 def announce(estimator, prepared) -> None:
