@@ -29,7 +29,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 __all__ = [
     "MemberState",
     "capture",
-    "checked_state",
     "initial_state",
     "loose_buffers",
     "put_buffers",
@@ -110,14 +109,17 @@ def _initialize(net):
         )
 
 
-def restore(net, state):
-    """Return an initialised copy of ``net`` with the state of a member."""
+def restore(net, state, *, from_file=False):
+    """Return an initialised copy of ``net`` with the state of a member.
+
+    A state ``from_file`` may be a stranger's: that of its optimizer is checked.
+    """
     net = own_net(net, state.index)
     with random_stream(net.device, seed=state.seed):
         # Weights are drawn and overwritten; other draws of the module are repeated.
         net.initialize()
     try:
-        _restore(net, state)
+        _restore(net, state, from_file)
     except Exception as error:  # of any kind, if a file was crafted
         raise ModelFileError(
             f"The state of member {state.index} does not fit its network: "
@@ -126,7 +128,7 @@ def restore(net, state):
     return net
 
 
-def _restore(net, state):
+def _restore(net, state, from_file):
     """Set weights, buffers, history and momentum of an initialised net."""
     net.module_.load_state_dict(with_state_metadata(state.module, net.module_))
     put_buffers(net.module_, state.extra.get("buffers", {}), net.device)
@@ -138,8 +140,10 @@ def _restore(net, state):
         group["initial_lr"] = group["lr"]
     if state.optimizer is not None:
         # Copy: torch keeps the same tensors, and steps change them in place.
-        own = checked_state(net.optimizer_, to_cpu(state.optimizer))
-        net.optimizer_.load_state_dict(own)
+        kept = _with_own_switches(net.optimizer_, to_cpu(state.optimizer))
+        if from_file:
+            _check_optimizer(net.optimizer_, kept)
+        net.optimizer_.load_state_dict(kept)
 
 
 def capture(net, state, **changes):
@@ -203,19 +207,26 @@ def to_cpu(tree):
     return tree
 
 
-def checked_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """Return a state for ``load_state_dict``; raise ValueError if it does not fit.
+def _with_own_switches(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """Return a state for ``load_state_dict``, with the optimizer's switches and names.
 
-    torch compares no shapes, and its fused steps write as many numbers as the weights
-    have. Options that are switches or names are those of ``optimizer``: ``state`` may
-    come from a stranger's file.
+    They say how torch computes a step, which differs between engines.
     """
     groups, own = state["param_groups"], optimizer.param_groups
     if len(groups) != len(own) or state.keys() != {"state", "param_groups"}:
         raise ValueError("it has other groups of weights")
     groups = [_options(stored, group) for stored, group in zip(groups, own)]
+    return {"state": state["state"], "param_groups": groups}
+
+
+def _check_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Raise ValueError unless a state is one that steps of the optimizer keep.
+
+    torch compares no shapes, and its fused steps write as many numbers as the weights
+    have.
+    """
     numbers = set()
-    for stored, group in zip(groups, own):
+    for stored, group in zip(state["param_groups"], optimizer.param_groups):
         examples: dict[int, Any] = {}
         for number, weight in zip(stored["params"], group["params"], strict=True):
             numbers.add(number)
@@ -225,7 +236,6 @@ def checked_state(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]
             _check_entries(entries, weight, examples[weight.ndim], number)
     if state["state"].keys() - numbers:
         raise ValueError("it has more weights")
-    return {"state": state["state"], "param_groups": groups}
 
 
 def _options(stored, own):

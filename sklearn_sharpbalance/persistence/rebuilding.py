@@ -269,7 +269,7 @@ def _restored(net, state):
     n_columns = len(state.module.get("mean", ()))
     if pieces is not None and not ((pieces[0] >= 0) & (pieces[0] < n_columns)).all():
         raise ModelFileError("its encoding of columns does not fit its samples.")
-    return restore(net, state)
+    return restore(net, state, from_file=True)
 
 
 def _set_nets(estimator, nets, trunk):

@@ -62,8 +62,9 @@ def member_tree(member: MemberState) -> dict[str, Any]:
 def member_from_tree(tree, net, data) -> MemberState:
     """Return the member that :func:`member_tree` was given."""
     member = MemberState(**tree)
+    fresh = restore(net, member, from_file=True)
     if "callbacks" in member.extra:
-        kept = _callbacks(net, member, data)
+        kept = _callbacks(dict(fresh.callbacks_), net, member, data)
         member.extra = {**member.extra, "callbacks": kept}
     return member
 
@@ -82,15 +83,14 @@ def _callback_tree(value):
     return {"plain": plain, "other": other}
 
 
-def _callbacks(net, member, data):
-    """Return the callbacks of a member with their attributes restored.
+def _callbacks(fresh, net, member, data):
+    """Return the callbacks of a member, new ones with their attributes restored.
 
     ``on_train_begin`` creates attributes that are not plain, such as functions and
     scorers; numbers and tensors are set from the tree. Warn if any attribute then
     differs.
     """
     trees = member.extra["callbacks"]
-    fresh = dict(restore(net, member).callbacks_)
     kept = {}
     for name, tree in trees.items():
         if "scheduler" in tree:
