@@ -7,7 +7,6 @@ import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
 from sklearn_sharpbalance.data.statistics import (
-    is_wide,
     linear_pieces,
     moments,
     quartiles,
@@ -25,6 +24,7 @@ CLIP = 3.0  # bound of the features of a table, in their scale
 PIECES = 16  # of each column of numbers in the encoding for the default network
 ROWS_PER_COLUMN = 100  # fewest rows for each of these columns
 MAX_ENCODED = 2**26  # numbers of an encoded table
+WIDE = 100  # columns of numbers of a table that may be scaled down
 
 
 class InputStatistics(NamedTuple):
@@ -106,7 +106,7 @@ def input_statistics(data, fmt, *, encode=False):
         scale = np.where(fmt.columns.is_code, 1.0, scale)
     scale = scale_or_one(center, scale)
     dense = _dense_columns(X, center, fmt)
-    if is_wide(len(X), len(dense)):
+    if len(dense) >= WIDE and len(X) < 10 * len(dense):
         scale[dense] /= relevance(X, y, weight, dense)
     pieces = None
     if encode:

@@ -102,8 +102,11 @@ class InputFormat:
                 X = X[:, None]
             else:
                 X = np.moveaxis(X, -1, 1)
-        is_view = is_on_disk(X) and not X.flags.c_contiguous
-        return X if is_view else _usual_strides(X)
+        if is_on_disk(X) and not X.flags.c_contiguous:
+            return X
+        # In C order, with the strides of a new array: numpy leaves those of axes of
+        # length one undefined, but torch recognises channels-last tensors by them.
+        return np.ascontiguousarray(X).reshape(-1).reshape(X.shape)
 
     def item_to_module(self, x):
         """Convert one sample of a Dataset to the module's layout."""
@@ -318,15 +321,6 @@ def other_layout(estimator, fmt, fitted):
     """Return the error for samples of another layout than those of the fit."""
     name = type(estimator).__name__
     return InvalidInputError(f"X is {fmt}, but {name} was fitted on {fitted}.")
-
-
-def _usual_strides(X):
-    """Return the array in C order, with the strides of a new array.
-
-    numpy leaves the strides of axes of length one undefined, but torch uses them to
-    recognise channels-last tensors.
-    """
-    return np.ascontiguousarray(X).reshape(-1).reshape(X.shape)
 
 
 def _array_format(X, fitted=None):

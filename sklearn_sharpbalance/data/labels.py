@@ -10,7 +10,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.utils import compute_class_weight, compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset
 
 from sklearn_sharpbalance._validation import check_sample_weight, in_a_sentence
 from sklearn_sharpbalance.arrays import dataset_labels, to_array
@@ -21,7 +21,7 @@ from sklearn_sharpbalance.data.training_data import (
     TrainingData,
     check_countable,
     n_rows,
-    select_rows,
+    rows_of,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
@@ -31,7 +31,6 @@ __all__ = [
     "check_y",
     "hold_out",
     "is_right",
-    "rows_of",
     "weighted_mean",
 ]
 
@@ -210,17 +209,6 @@ def _training_weight(weight):
             "weight zero. Lower validation_fraction, or give more samples a weight."
         )
     return _mean_one(weight)
-
-
-def rows_of(data, rows) -> TrainingData:
-    """Return some samples of training data, with their labels and weights."""
-    if isinstance(data.X, Dataset):
-        X = Subset(data.X, rows.tolist())
-    else:
-        X = select_rows(data.X, rows)
-    weight = None if data.weight is None else data.weight[rows]
-    shape = data.item_shape
-    return TrainingData(X, data.y[rows], weight, rows=rows, item_shape=shape)
 
 
 def weighted_mean(values: np.ndarray, valid: TrainingData) -> float:

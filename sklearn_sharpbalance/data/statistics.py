@@ -10,7 +10,6 @@ from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
 __all__ = [
     "column_blocks",
-    "is_wide",
     "linear_pieces",
     "moments",
     "piecewise_linear",
@@ -30,7 +29,6 @@ MAX_ROUNDING = 0.01  # largest rounding error without a warning, in standard dev
 MAX_ROWS = 2**16  # rows from which quartiles are computed
 MAX_NAMED = 10  # columns that a warning names
 NORMAL_RANGE = 1.349  # interquartile range of the standard normal distribution
-WIDE = 100  # features of a table that may be scaled down
 LEAST_RELEVANCE = 0.005  # larger values let the network fit noise
 TREE_ROWS = 2**12  # rows from which the relevance is computed
 TREE_FEATURES = 100  # features that a split of a tree tries
@@ -210,11 +208,6 @@ def soft_clip(values, bound):
     """
     z = values.clamp(-FAR * bound, FAR * bound)
     return z / torch.sqrt(1.0 + torch.square(z / bound))
-
-
-def is_wide(n_rows, n_features):
-    """Whether a table has many features, and fewer than ten samples for each."""
-    return n_features >= WIDE and n_rows < 10 * n_features
 
 
 def relevance(X, y, weight=None, columns=slice(None)):

@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.sparse import issparse
-from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
+from torch.utils.data import (
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    Subset,
+    default_collate,
+)
 
 from sklearn_sharpbalance.datasets import Pairs, needs_pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -28,7 +34,7 @@ __all__ = [
     "n_rows",
     "near_device",
     "rows_at_once",
-    "select_rows",
+    "rows_of",
     "stack_inputs",
     "take_rows",
 ]
@@ -314,15 +320,21 @@ def _batch(X, rows):
     return map_arrays(lambda tensor: tensor[rows].contiguous(), X)
 
 
-def select_rows(X, rows):
-    """Return some rows of arrays for a fit; those of a memory map stay on disk."""
+def rows_of(data: TrainingData, rows: np.ndarray) -> TrainingData:
+    """Return some samples of training data; those of a memory map stay on disk."""
 
     def select(array):
         if isinstance(array, ArrayRows):
             return ArrayRows(array.array, array.rows[rows])
         return ArrayRows(array, rows) if is_on_disk(array) else array[rows]
 
-    return map_arrays(select, X)
+    if isinstance(data.X, Dataset):
+        X = Subset(data.X, rows.tolist())
+    else:
+        X = map_arrays(select, data.X)
+    weight = None if data.weight is None else data.weight[rows]
+    shape = data.item_shape
+    return TrainingData(X, data.y[rows], weight, rows=rows, item_shape=shape)
 
 
 def rows_at_once(data: TrainingData, most: int, block: int = 1) -> int:

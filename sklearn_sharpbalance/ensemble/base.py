@@ -33,6 +33,7 @@ from sklearn_sharpbalance.members.shared_trunk import with_trunk
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.net_building import settings_in_force
 from sklearn_sharpbalance.training.prepare import prepare
 from sklearn_sharpbalance.training.progress import (
@@ -64,13 +65,14 @@ class BaseDeepEnsemble(
         """Prepare the fit, run its training loop, and set the fitted attributes."""
         prepared = prepare(self, X, y, sample_weight, X_unlabeled=X_unlabeled)
         announce(self, prepared)
-        loop = prepared.loop()
+        loop = TrainingLoop(prepared)
         with torch_threads(prepared.engine.threads):
             segments = loop.start()
         progress = FitProgress(self, prepared, segments, X=X, y=y)
         try:
             with torch_threads(prepared.engine.threads):
-                loop.run(segments, progress)
+                for _ in loop.steps(segments, progress):
+                    pass
         except KeyboardInterrupt:
             if loop.state.epoch > 0:
                 self._keep_result(prepared, loop)

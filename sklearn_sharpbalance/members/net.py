@@ -25,6 +25,7 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 __all__ = [
     "NET_DEFAULTS",
     "BoundOptimizer",
+    "argument_names",
     "as_logits",
     "as_skorch_net",
     "check_names",
@@ -32,7 +33,6 @@ __all__ = [
     "is_sharpness_aware",
     "joined_callbacks",
     "member_net",
-    "option_names",
     "sam_passes",
     "with_callbacks",
     "with_objects",
@@ -114,7 +114,9 @@ def check_names(net, names, prefix="estimator__") -> None:
         if name in own or (separator and part in prefixes):
             continue
         parts = ("module", "optimizer", "criterion")
-        arguments = [f"{p}__{a}" for p in parts for a in _arguments(getattr(net, p))]
+        arguments = [
+            f"{p}__{a}" for p in parts for a in argument_names(getattr(net, p))
+        ]
         last = {argument.rpartition("__")[2]: argument for argument in arguments}
         close = get_close_matches(name, [*settings, *last], 1)
         hint = ""
@@ -286,14 +288,8 @@ class BoundOptimizer(partial):
     """An optimizer with bound options, whose names the outer optimizer uses, too."""
 
 
-def option_names(optimizer) -> set[str]:
-    """Return the names of an optimizer's options; none for a sharpness-aware one."""
-    if is_sharpness_aware(optimizer):
-        return set()
-    return _arguments(optimizer)
-
-
-def _arguments(function) -> set[str]:
+def argument_names(function) -> set[str]:
+    """Return the names of the arguments of a function or class."""
     try:
         return set(inspect.signature(function).parameters)
     except (TypeError, ValueError):
@@ -315,7 +311,7 @@ def _wrap_optimizer(net, sam):
     base = net.optimizer
     if is_sharpness_aware(base):
         return {}
-    both = option_names(base) & _arguments(sam)
+    both = argument_names(base) & argument_names(sam)
     given = net.get_params_for("optimizer")
     bound = {name: value for name, value in given.items() if name in both}
     for name in bound:

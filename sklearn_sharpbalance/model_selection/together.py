@@ -18,6 +18,7 @@ from sklearn_sharpbalance.persistence.fingerprint import stable_hash
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.runtime.torch_internals import SET_PARAMETERS
 from sklearn_sharpbalance.training.display import FitDisplay, open_display
+from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.prepare import Prepared
 from sklearn_sharpbalance.training.trainer import train_members
 
@@ -96,7 +97,7 @@ class FitLoop:
 
 
 def _steps(fit):
-    loop = fit.loop()
+    loop = TrainingLoop(fit)
     segments = loop.start()
     yield from loop.steps(segments, _NoReport())
 

@@ -104,20 +104,15 @@ class EarlyStopping:
 
 
 class TrainingLoop:
-    """Runs the plan of a fit."""
+    """Runs the plan of a prepared fit."""
 
     state: EnsembleState  # after the last complete segment; set by start
 
-    def __init__(
-        self,
-        trainer: Trainer,
-        plan: list[Segment],
-        *,
-        checkpoints: FitCheckpoints | None = None,
-        early_stopping: EarlyStopping | None = None,
-    ):
-        self.trainer, self.plan = trainer, plan
-        self.checkpoints, self.early_stopping = checkpoints, early_stopping
+    def __init__(self, prepared):
+        self.trainer: Trainer = prepared.trainer
+        self.plan: list[Segment] = prepared.plan
+        self.checkpoints: FitCheckpoints | None = prepared.checkpoints
+        self.early_stopping: EarlyStopping | None = prepared.early_stopping
 
     @property
     def result(self) -> EnsembleState:
@@ -142,18 +137,13 @@ class TrainingLoop:
             self.early_stopping.best_score = saved.best_score
         return [] if saved.finished else remaining(self.plan, saved.state.epoch)
 
-    def run(self, segments: list[Segment], progress) -> None:
-        """Train the segments until the last one, or until a stop is requested."""
-        for _ in self.steps(segments, progress):
-            pass
-
     def steps(
         self, segments: list[Segment], progress
     ) -> Iterator[tuple[EnsembleState, Segment]]:
-        """Train the segments; yield the state and the segment before each training.
+        """Train the segments until the last one, or until a stop is requested.
 
-        A search runs many fits side by side, and trains their next segments together
-        before it continues them.
+        Yield the state and the segment before each training: a search runs many fits
+        side by side, and trains their next segments together before it continues them.
         """
         trainer, state = self.trainer, self.state
         with progress.fit(), trainer.open(state.members) as run:

@@ -21,9 +21,9 @@ from sklearn_sharpbalance.engine.support import base_optimizer, check_overrides
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.members.net import (
+    argument_names,
     ensemble_callbacks,
     is_sharpness_aware,
-    option_names,
     with_callbacks,
 )
 from sklearn_sharpbalance.members.schedules import LR_SCHEDULES
@@ -237,7 +237,8 @@ def _sam_problem(net, params):
             f"sam={params['sam']!r} is not used, because optimizer="
             f"{optimizer.__name__} is sharpness-aware itself. Remove one of them."
         )
-    if "rho" in given and "rho" not in option_names(optimizer):
+    of_base = not is_sharpness_aware(optimizer) and "rho" in argument_names(optimizer)
+    if "rho" in given and not of_base:
         return (
             f"optimizer__rho={given['rho']} of the net is not used. Pass rho to the "
             "ensemble: a number, or one number per member."

@@ -48,7 +48,7 @@ from sklearn_sharpbalance.training.image_recipe import (
     image_recipe,
     warn_of_float_images,
 )
-from sklearn_sharpbalance.training.loop import EarlyStopping, Trainer, TrainingLoop
+from sklearn_sharpbalance.training.loop import EarlyStopping, Trainer
 from sklearn_sharpbalance.training.plan import (
     Seeds,
     cut_length,
@@ -114,15 +114,6 @@ class Prepared:
     trunk: Trunk | None = None
     checkpoints: FitCheckpoints | None = None
     early_stopping: EarlyStopping | None = None
-
-    def loop(self) -> TrainingLoop:
-        """Return the training loop of the fit."""
-        return TrainingLoop(
-            self.trainer,
-            self.plan,
-            checkpoints=self.checkpoints,
-            early_stopping=self.early_stopping,
-        )
 
 
 def prepare(

@@ -14,7 +14,7 @@ from skorch import NeuralNetClassifier
 
 from sklearn_sharpbalance._version import __version__
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.data.labels import rows_of
+from sklearn_sharpbalance.data.training_data import rows_of
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.exceptions import (
@@ -159,13 +159,14 @@ class PhasedTrainer:
             train = cached(self.memory, train_members, ignore=["engine", "report"])
             members, epochs = train(engine=self.engine, **inputs, report=report)
         before = state.epochs or [0] * len(members)
+        per_epoch = 1 + (self._sam_passes - 1) * inputs["masks"].mean(axis=1)  # (M,)
         return replace(
             state,
             members=members,
             epoch=segment.stop,
             phases=[*state.phases, segment.name],
             epochs=[n + more for n, more in zip(before, epochs)],
-            passes=state.passes + self._passes(epochs, inputs["masks"]),
+            passes=state.passes + float(np.dot(epochs, per_epoch)),
         )
 
     def training_inputs(self, state: EnsembleState, segment: Segment) -> dict:
@@ -197,11 +198,6 @@ class PhasedTrainer:
         if segment.name == "warmup":
             uses_sam = self.warmup == "sam"
         return float(np.mean(self._sam_passes)) if uses_sam else 1.0
-
-    def _passes(self, epochs, masks) -> float:
-        """Passes over the training samples in a segment, all members together."""
-        per_epoch = 1 + (self._sam_passes - 1) * masks.mean(axis=1)  # (M,)
-        return float(np.dot(epochs, per_epoch))
 
     @cached_property
     def _sam_passes(self) -> np.ndarray:

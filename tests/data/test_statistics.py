@@ -8,7 +8,6 @@ from sklearn.feature_selection import f_classif
 from sklearn_sharpbalance.data import statistics
 from sklearn_sharpbalance.data.statistics import (
     column_blocks,
-    is_wide,
     linear_pieces,
     moments,
     piecewise_linear,
@@ -114,12 +113,6 @@ def test_relevance_ignores_rows_without_weight():
 def test_too_few_rows_for_a_split_keep_all_features():
     table = np.random.default_rng(1).standard_normal((8, 4))
     np.testing.assert_array_equal(relevance(table, np.arange(8) % 2), 1.0)
-
-
-def test_wide_tables_have_few_rows_for_each_of_many_features():
-    assert is_wide(999, 100)
-    assert not is_wide(1000, 100)
-    assert not is_wide(10, 99)
 
 
 def test_pieces_are_parts_between_quantiles():
