@@ -109,10 +109,6 @@ class HessianOperator:
         pieces = [piece.view_as(p) for piece, p in zip(pieces, self.parameters)]
         return self._mean_over_chunks(partial(self._summed_product, pieces))
 
-    def gradient(self) -> Tensor:
-        """Return the gradient of the mean loss, of shape (P,)."""
-        return self._mean_over_chunks(self._summed_gradient)
-
     def to_scipy(self):
         """Return the operator on NumPy vectors, for ``scipy.sparse.linalg.eigsh``."""
         from scipy.sparse.linalg import LinearOperator
@@ -134,16 +130,12 @@ class HessianOperator:
             parts = map_chunks(summed_over_chunk, n, self.chunk_size)
             return sum(parts) / n  # (P,)
 
-    def _summed_gradient(self, x, y, create_graph=False):
+    def _summed_product(self, pieces, x, y):
         with _PlainWeightNorm():
             loss = one_per_sample(self.loss_fn(self.forward(x), y), y).sum()
         gradients = torch.autograd.grad(
-            loss, self.parameters, create_graph=create_graph, materialize_grads=True
+            loss, self.parameters, create_graph=True, materialize_grads=True
         )
-        return gradients if create_graph else _flat(gradients)
-
-    def _summed_product(self, pieces, x, y):
-        gradients = self._summed_gradient(x, y, create_graph=True)
         along = sum((g * v).sum() for g, v in zip(gradients, pieces))
         if not along.requires_grad:  # the loss is linear in the weights
             return _flat(pieces).zero_()

@@ -6,12 +6,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.data.inputs import check_X
-from sklearn_sharpbalance.data.training_data import as_pairs, is_dataset
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.engine.skorch_engine import loader_params
 from sklearn_sharpbalance.engine.support import callback_refusal
@@ -185,8 +183,6 @@ def read_unlabeled(estimator, X_unlabeled, given: Samples):
             "Pass X_unlabeled to fit, with the same layout as X, or use loss='sed', "
             "which needs no such samples."
         )
-    if is_dataset(X_unlabeled):
-        X_unlabeled = _Labeled(as_pairs(X_unlabeled)[0])
     with random_stream(seed=0):
         X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
     if fmt.kind == "frame" and found.given_shape == fmt.given_shape:
@@ -205,20 +201,6 @@ def read_unlabeled(estimator, X_unlabeled, given: Samples):
         )
     item_shape = found.shape if found.kind == "dataset" else None
     return TrainingData.unlabeled(X_unlabeled, item_shape)
-
-
-class _Labeled(Dataset):
-    """A Dataset, with or without labels, as pairs (x, 0)."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, i):
-        item = self.dataset[i]
-        return (item[0] if isinstance(item, tuple | list) else item), 0
 
 
 def _layout(X, fmt):

@@ -1,4 +1,4 @@
-"""Networks: a perceptron for tables, convolutional nets and a transformer for images.
+"""Networks: a perceptron for tables and convolutional nets for images.
 
 All take explicit sizes, return logits of shape (N, n_classes), and can be copied and
 pickled. :func:`default_network` chooses one by the shape of a sample, :func:`finetune`
@@ -15,7 +15,6 @@ from sklearn_sharpbalance.networks.resnet import (
     WideResNet,
 )
 from sklearn_sharpbalance.networks.transfer import finetune
-from sklearn_sharpbalance.networks.vit import VisionTransformer
 
 __all__ = [
     "MLP",
@@ -23,7 +22,6 @@ __all__ = [
     "ResNet18",
     "SmallCNN",
     "SmallResNet",
-    "VisionTransformer",
     "WideResNet",
     "default_network",
     "finetune",

@@ -125,8 +125,6 @@ def special_value(value: Any) -> tuple[str, Any] | None:
         return "$class", name
     if isinstance(value, torch.device):
         return "$device", str(value)
-    if isinstance(value, np.random.RandomState):
-        return "$random_state", value.get_state(legacy=False)
     if type(value) is WeightAveraging:
         return "$averaging", asdict(value)
     if isinstance(value, BoundOptimizer) and not value.args and name_of(value.func):
@@ -142,24 +140,6 @@ def _is_made_by_files(cls):
     if not issubclass(cls, BaseEstimator) or issubclass(cls, NeuralNetClassifier):
         return False
     return "func" not in inspect.signature(cls).parameters
-
-
-def _random_state(state):
-    key, position = state["state"]["key"], state["state"]["pos"]
-    is_valid = (
-        isinstance(key, np.ndarray)
-        and (key.shape, key.dtype) == ((624,), np.dtype("uint32"))
-        and key[1:].any()  # zeros draw zeros, and normal numbers without end
-        and type(position) is int
-        and 0 <= position <= 624
-        and state["has_gauss"] in (0, 1)
-        and type(state["gauss"]) is float
-    )
-    if not is_valid:  # numpy reads memory wherever the position points to
-        raise ValueError("it has no valid state of a random generator.")
-    random_state = np.random.RandomState()
-    random_state.set_state(state)
-    return random_state
 
 
 def _object(value):
@@ -182,7 +162,6 @@ def _bound(value):
 SPECIAL_TAGS = {
     "$class": named,
     "$device": torch.device,
-    "$random_state": _random_state,
     "$averaging": lambda value: WeightAveraging(**value),
     "$object": _object,
     "$bound": _bound,

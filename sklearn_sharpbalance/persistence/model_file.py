@@ -107,6 +107,8 @@ def _tree(estimator, optimizer) -> dict[str, Any]:
             f"{shown(estimator.shared_trunk)}, which was set after the fit. "
             "Restore it, or fit again."
         )
+    if isinstance(params["random_state"], np.random.RandomState):
+        params["random_state"] = None  # its state is of this process
     entries = {k: _param(k, v) for k, v in params.items() if not is_left_out(k)}
     of_members = _net(estimator.net_)
     _check_names(of_members, entries, params["estimator"])

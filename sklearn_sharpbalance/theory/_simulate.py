@@ -7,7 +7,6 @@ import numpy as np
 from sklearn_sharpbalance._validation import (
     NON_NEGATIVE,
     POSITIVE_INTEGER,
-    check_choice,
     check_numbers,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -71,7 +70,6 @@ def simulate(
     n_starts=50,
     sigma=1.0,
     theta_norm=1.0,
-    maximizer="exact",
     random_state=None,
 ):
     r"""Train linear models with SAM on random data; measure diversity and sharpness.
@@ -92,10 +90,6 @@ def simulate(
         random.
     n_matrices, n_starts : int, default=50, 50
         Number of data matrices, and of starting weights for each.
-    maximizer : {"exact", "ascent"}, default="exact"
-        How the largest increase is found: "exact" solves the secular equation of the
-        trust-region problem; "ascent" takes 50 steps of projected gradient ascent of
-        size 0.01 from zero, as in the paper, which may not reach the radius.
     random_state : None, int or Generator, default=None
         Seed.
 
@@ -110,7 +104,8 @@ def simulate(
     There is no training loop: :math:`\theta_k = \theta^* + B^k(\theta_0 - \theta^*)` is
     evaluated in the eigenbasis of :math:`A^\top A`, where :math:`B` is diagonal. As in
     the theorems, sharpness is measured on all of A, at the expectation of
-    :math:`\theta_k` over starting weights and subsets.
+    :math:`\theta_k` over starting weights and subsets. The paper finds it by 50 steps
+    of projected ascent, which may not reach the radius; here it is exact.
 
     Examples
     --------
@@ -121,7 +116,6 @@ def simulate(
     >>> bool(abs(run.diversity / expected - 1) < 0.05)
     True
     """
-    check_choice("maximizer", maximizer, ("exact", "ascent"))
     check_numbers(POSITIVE_INTEGER, d=d, n_test=n_test)
     check_numbers(POSITIVE_INTEGER, n_matrices=n_matrices, n_starts=n_starts)
     check_numbers(NON_NEGATIVE, radius=radius, sigma=sigma, theta_norm=theta_norm)
@@ -135,7 +129,6 @@ def simulate(
     rng = np.random.default_rng(random_state)
     teacher = np.zeros(d)
     teacher[0] = theta_norm  # any direction: the distribution of A is isotropic
-    find_maximum = _exact_maximum if maximizer == "exact" else _ascent_maximum
     grid = list(zip(k.ravel(), eta.ravel(), rho.ravel()))
     shape = (n_matrices, *k.shape)
     diversities, sharpnesses = np.empty((2, n_matrices, k.size))
@@ -153,7 +146,7 @@ def simulate(
                 teacher=teacher,
                 grid=grid,
             )
-            sharpnesses[row] = find_maximum(curvature, gradients, radius)
+            sharpnesses[row] = _exact_maximum(curvature, gradients, radius)
     for values in (diversities, sharpnesses):  # NaN if infinite terms are subtracted
         values[np.isnan(values)] = np.inf
     return SimulationResult(diversities.reshape(shape), sharpnesses.reshape(shape))
@@ -238,13 +231,3 @@ def _exact_maximum(curvature, gradients, radius):
         high = np.where(too_low, high, middle)
     dual = (squares / (high[:, None] + gaps)).sum(axis=1)
     return 0.5 * ((top + high) * radius**2 + dual)
-
-
-def _ascent_maximum(curvature, gradients, radius, step=0.01, n_steps=50):
-    """Approximate the same maxima by projected gradient ascent from zero, (P,)."""
-    points = np.zeros_like(gradients)
-    for _ in range(n_steps):
-        points = points + step * (curvature * points + gradients)
-        lengths = np.linalg.norm(points, axis=1, keepdims=True)
-        points *= np.minimum(1.0, radius / np.maximum(lengths, 1e-300))
-    return 0.5 * points**2 @ curvature + np.sum(gradients * points, axis=1)

@@ -18,7 +18,6 @@ from sklearn_sharpbalance.networks import (
     ResNet,
     ResNet18,
     SmallResNet,
-    VisionTransformer,
     WideResNet,
     default_network,
 )
@@ -68,7 +67,6 @@ OPTIONS = {
 RECIPE = {*OPTIONS, "optimizer__weight_decay", "module__width"}
 
 CONVOLUTIONAL = (ResNet, ResNet18, SmallResNet, WideResNet)
-IMAGE_NETWORKS = (*CONVOLUTIONAL, VisionTransformer)
 
 
 def image_recipe(
@@ -92,7 +90,7 @@ def image_recipe(
     >>> params["train_transform"], params["sam"], params["rho"]
     (RandomCropFlip(padding=4, flip=True, mode='reflect'), 'momentum_sam', 1.0)
     """
-    applies = _network(params, nested, fmt) in IMAGE_NETWORKS
+    applies = _network(params, nested, fmt) in CONVOLUTIONAL
     applies = applies and params.get("shared_trunk") is None
     chosen: dict[str, Any] = {}
     transform = params["train_transform"]

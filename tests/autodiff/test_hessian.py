@@ -39,14 +39,6 @@ def test_products_do_not_depend_on_the_chunk_size():
         torch.testing.assert_close(actual, operator @ vector)
 
 
-def test_gradient_is_the_mean_of_the_samples():
-    args = problem("mlp")
-    expected = reference.per_sample_gradients(*args).mean(0)
-    torch.testing.assert_close(
-        HessianOperator(*args, chunk_size=2).gradient(), expected
-    )
-
-
 def test_top_eigenvalue_by_lanczos():
     args = problem("mlp")
     expected = torch.linalg.eigvalsh(reference.hessian(*args))[-1]

@@ -13,7 +13,6 @@ from sklearn_sharpbalance.networks import (
     ResNet18,
     SmallCNN,
     SmallResNet,
-    VisionTransformer,
     WideResNet,
     default_network,
 )
@@ -27,7 +26,6 @@ SMALL = {
     "resnet": lambda: ResNet((1, 2), n_classes=5, width=4),
     "resnet18": lambda: ResNet18(n_classes=5, width=4),
     "wide_resnet": lambda: WideResNet(10, 1, n_classes=5, dropout=0.1),
-    "vit": lambda: VisionTransformer(16, 4, n_classes=5, dim=12, depth=2),
 }
 
 
@@ -88,7 +86,6 @@ def test_no_layer_works_in_place(net):
         (lambda: ResNet((3, 4, 6, 3)), 21_282_122),
         (lambda: WideResNet(40, 2), 2_243_546),
         (lambda: WideResNet(28, 10), 36_479_194),
-        (lambda: VisionTransformer(224, 16, n_classes=1000), 5_717_416),
         (lambda: MLP(64, 10), 65 * 128 + 129 * 128 + 129 * 10),
     ],
 )
@@ -140,39 +137,6 @@ def test_resnet18_equals_torchvision_with_the_small_stem():
     torch.testing.assert_close(net(X), oracle(X), rtol=1e-4, atol=1e-4)
 
 
-def test_vision_transformer_equals_torchvision():
-    net = VisionTransformer(8, 4, n_classes=5, dim=12, depth=2, heads=3).eval()
-    nn.init.normal_(net.tokens.class_token)
-    oracle = models.VisionTransformer(8, 4, 2, 3, 12, 48, num_classes=5).eval()
-    state = net.state_dict()
-    renamed = {
-        "class_token": state["tokens.class_token"],
-        "encoder.pos_embedding": state["tokens.position"],
-        "conv_proj.weight": state["tokens.patches.weight"],
-        "conv_proj.bias": state["tokens.patches.bias"],
-    }
-    pairs = [
-        ("norm1", "ln_1"),
-        ("norm2", "ln_2"),
-        ("attention.out", "self_attention.out_proj"),
-        ("mlp.0", "mlp.0"),
-        ("mlp.3", "mlp.3"),
-    ]
-    for kind in ("weight", "bias"):
-        renamed[f"encoder.ln.{kind}"] = state[f"norm.{kind}"]
-        renamed[f"heads.head.{kind}"] = state[f"head.{kind}"]
-        for i in range(2):
-            theirs = f"encoder.layers.encoder_layer_{i}"
-            renamed[f"{theirs}.self_attention.in_proj_{kind}"] = state[
-                f"blocks.{i}.attention.qkv.{kind}"
-            ]
-            for ours, name in pairs:
-                renamed[f"{theirs}.{name}.{kind}"] = state[f"blocks.{i}.{ours}.{kind}"]
-    oracle.load_state_dict(renamed)
-    X = torch.randn(3, 3, 8, 8)
-    torch.testing.assert_close(net(X), oracle(X), rtol=1e-4, atol=1e-5)
-
-
 def test_wide_resnet_block_shortcut_takes_the_activated_input():
     net = WideResNet(10, 2, n_classes=3).eval()
     block = net.groups[0][0]
@@ -211,13 +175,6 @@ def test_convolutions_have_he_initialisation():
         (lambda: ResNet(3), "blocks must have at least one stage, got 3"),
         (lambda: WideResNet(39), r"depth must be 6 n \+ 4 .* got 39"),
         (lambda: WideResNet(10, dropout="0.1"), "dropout must be a float .* got '0.1'"),
-        (lambda: VisionTransformer(30, 4), "patch_size must divide image_size"),
-        (lambda: VisionTransformer(dim=10), "heads must divide dim, got heads=3"),
-        (
-            lambda: VisionTransformer(mlp_ratio=0.001),
-            "got mlp_ratio=0.001",
-        ),
-        (lambda: VisionTransformer(mlp_ratio=float("nan")), "got mlp_ratio=nan"),
     ],
 )
 def test_wrong_sizes_raise(build, message):
@@ -225,24 +182,13 @@ def test_wrong_sizes_raise(build, message):
         build()
 
 
-@pytest.mark.parametrize(
-    "name", rest_slow(SMALL, ["mlp", "mlp_linear", "vit", "wide_resnet"])
-)
+@pytest.mark.parametrize("name", rest_slow(SMALL, ["mlp", "mlp_linear", "wide_resnet"]))
 def test_a_network_is_exported_for_batches_of_any_size(name):
     net = seeded(name).eval()
     sizes = {0: torch.export.Dim("batch", min=1)}
     program = torch.export.export(net, (batch(net, 3),), dynamic_shapes=(sizes,))
     for n in (1, 6):
         torch.testing.assert_close(program.module()(batch(net, n)), net(batch(net, n)))
-
-
-@pytest.mark.parametrize("size", [(17, 17), (8, 32), (12, 12)])
-def test_a_transformer_raises_for_pictures_of_another_size(size):
-    net = SMALL["vit"]()
-    with pytest.raises(
-        InvalidInputError, match=rf"of 16 x 16 .* got {size[0]} x {size[1]}"
-    ):
-        net(torch.zeros(2, 3, *size))
 
 
 # The default network for a shape ------------------------------------------------------

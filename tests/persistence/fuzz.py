@@ -70,7 +70,6 @@ PASSED = {"trunk": {"shared_trunk": TRUNK}}  # to ``load``
 def models(folder):
     """Ensembles by name; the last two are read from their checkpoints."""
     kept = {"checkpoint_dir": folder / "fit"}
-    generator = {"random_state": np.random.RandomState(0)}
     hold_out = {"validation_fraction": 0.3, "aggregation": "temperature"}
     apart = [{"lr": 0.1}, {"module__hidden": (3,)}]
     Phased, Deep = SharpBalanceEnsembleClassifier, DeepEnsembleClassifier
@@ -83,7 +82,6 @@ def models(folder):
     few = {k: v for k, v in FEW.items() if k != "estimator__module__hidden"}
     return {
         "fused": Deep(**FEW, **FUSED),
-        "generator": Phased(**FEW | generator),
         "validation": Phased(**FEW, **hold_out, sam="look_sam"),
         "frame": Deep(**FEW),
         "trunk": DiversifiedEnsembleClassifier(**FEW, shared_trunk=TRUNK),

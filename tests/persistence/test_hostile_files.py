@@ -105,28 +105,6 @@ def test_a_checkpoint_with_other_moments_is_refused(tmp_path):
         fit()
 
 
-# Random states ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"state": {"key": np.zeros(624, np.uint32), "pos": 10**6}},
-        {"state": {"key": np.zeros(624, np.uint32), "pos": -1}},
-        {"state": {"key": np.zeros(3, np.uint32), "pos": 0}},
-        {"state": {"key": np.zeros(624), "pos": 0}},
-        {"state": {"key": np.eye(1, 624, dtype=np.uint32)[0], "pos": 0}},
-        {"has_gauss": 7},
-    ],
-    ids=["far", "before", "short", "floats", "zeros", "gauss"],
-)
-def test_positions_outside_of_a_random_state_are_refused(change):
-    state = np.random.RandomState(0).get_state(legacy=False)
-    assert SPECIAL_TAGS["$random_state"](state).get_state()[2] == 624
-    with pytest.raises(ValueError, match="random generator"):
-        SPECIAL_TAGS["$random_state"](state | change)
-
-
 # Callbacks of a checkpoint ------------------------------------------------------------
 
 

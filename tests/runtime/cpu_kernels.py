@@ -20,7 +20,6 @@ from sklearn_sharpbalance.networks import (
     ResNet18,
     SmallCNN,
     SmallResNet,
-    VisionTransformer,
     WideResNet,
 )
 
@@ -31,9 +30,6 @@ NETWORKS = {
     "SmallResNet": lambda c, w: SmallResNet(c, 3, width=w),
     "ResNet18": lambda c, w: ResNet18(c, 3, width=w),
     "WideResNet": lambda c, w: WideResNet(10, 1, c, 3),
-    "VisionTransformer": lambda c, w: VisionTransformer(
-        SIDE, 4, c, 3, dim=2 * w, depth=1, heads=1
-    ),
 }
 CHANNELS_LAST = ("SmallCNN", "SmallResNet")  # by themselves
 # Channels of the pictures, width of the network, size of the batch.

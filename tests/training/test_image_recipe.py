@@ -20,7 +20,7 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.evaluation import gradient_passes
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError, SharpBalanceWarning
-from sklearn_sharpbalance.networks import SmallResNet, VisionTransformer
+from sklearn_sharpbalance.networks import SmallResNet
 from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection import AllSelector
 from sklearn_sharpbalance.training import image_recipe as recipe
@@ -92,7 +92,6 @@ def transform_of(X, kind=SharpBalance, **params):
         (uint8(3, 8, 8), {"estimator": SmallResNet}, crops(1, True)),
         (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, crops(1, True)),
         (uint8(3, 8, 8), {"estimator": SmallCNN}, "None"),  # too small to gain by it
-        (uint8(3, 8, 8), {"estimator": VisionTransformer}, crops(1, True)),
         (
             uint8(3, 8, 8),
             {"estimator": ResNet18, "estimator__module__width": 4},
