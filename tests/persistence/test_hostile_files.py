@@ -13,7 +13,6 @@ from skorch.callbacks import Callback, Checkpoint, EarlyStopping
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
 from sklearn_sharpbalance.exceptions import ModelFileError, SharpBalanceError
-from sklearn_sharpbalance.persistence.allowed_names import SPECIAL_TAGS
 from tests.cases import rest_slow
 from tests.persistence import fuzz
 from tests.persistence.crafting import changed, set_net, set_params
