@@ -40,11 +40,7 @@ class WithoutKernels:
     A separate plugin, since hooks of this file apply to its folder only.
     """
 
-    FILES = (
-        "_triton_probe.py",
-        "norm_kernels.py",
-        "norm_programs.py",
-    )
+    FILES = ("_triton_probe.py", "norm_kernels.py", "norm_programs.py")
 
     def pytest_ignore_collect(self, collection_path):
         return True if collection_path.name in self.FILES else None

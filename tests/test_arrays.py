@@ -53,11 +53,7 @@ def is_two(label):
     return int(label == 2)
 
 
-LABELS = {
-    "ints": Y.tolist(),
-    "array": Y,
-    "tensor": torch.tensor(Y),
-}
+LABELS = {"ints": Y.tolist(), "array": Y, "tensor": torch.tensor(Y)}
 CHANGES = {
     "target_transform": {"target_transform": is_two},
     "of tensors only": {"target_transform": lambda t: torch.as_tensor(t).eq(2).long()},

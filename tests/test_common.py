@@ -9,12 +9,7 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
 )
 
-FAST = {
-    "n_estimators": 2,
-    "max_epochs": 3,
-    "batch_size": 64,
-    "random_state": 0,
-}
+FAST = {"n_estimators": 2, "max_epochs": 3, "batch_size": 64, "random_state": 0}
 ESTIMATORS = [
     DeepEnsembleClassifier(**FAST),
     SharpBalanceEnsembleClassifier(**FAST),
@@ -25,9 +20,7 @@ SAM = SharpBalanceEnsembleClassifier(selection="all", **FAST)
 
 # A sample of weight two and the same sample twice have the same loss over an epoch, but
 # give different mini-batches and selections. Only full-batch training can be equal.
-IMPOSSIBLE = {
-    "check_sample_weight_equivalence_on_dense_data": "mini-batches differ",
-}
+IMPOSSIBLE = {"check_sample_weight_equivalence_on_dense_data": "mini-batches differ"}
 
 
 @parametrize_with_checks(ESTIMATORS, expected_failed_checks=lambda _: IMPOSSIBLE)

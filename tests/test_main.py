@@ -131,8 +131,7 @@ def test_bad_files_exit_with_a_message(tmp_path, text, message):
 
 
 @pytest.mark.parametrize(
-    ("plot", "message"),
-    [("plot.foo", "'.foo'.*png"), ("no/plot.png", "no folder")],
+    ("plot", "message"), [("plot.foo", "'.foo'.*png"), ("no/plot.png", "no folder")]
 )
 def test_an_impossible_plot_file_exits_before_training(plot, message, tmp_path, capsys):
     with pytest.raises(SystemExit, match=f"--plot.*{message}"):

@@ -34,11 +34,7 @@ from sklearn_sharpbalance.networks.transfer import FrozenBatchNorm1d
 from tests.cases import rest_slow
 
 NEED_VALIDATION = ["greedy_soup", "best_member", "temperature"]
-FAST = {
-    "max_epochs": 4,
-    "random_state": 0,
-    "device": "cpu",
-}
+FAST = {"max_epochs": 4, "random_state": 0, "device": "cpu"}
 
 
 def table(n=300, seed=0):
@@ -310,10 +306,7 @@ def test_temperature_is_one_if_all_validation_samples_are_right():
 def test_rules_that_need_validation_samples_raise_without_them(rule, kind):
     X, y = table(60)
     clf = kind(n_estimators=2, aggregation=rule, **FAST)
-    with pytest.raises(
-        InvalidInputError,
-        match="validation_fraction",
-    ):
+    with pytest.raises(InvalidInputError, match="validation_fraction"):
         clf.fit(X, y)
 
 

@@ -223,12 +223,7 @@ class Activations(nn.Module):
         return (x.repeat(1, 500) * self.scale).exp().reshape(len(x), 3, -1).mean(2)
 
 
-@pytest.mark.parametrize(
-    ("module", "X"),
-    [
-        (Activations(), torch.ones(50, 6)),
-    ],
-)
+@pytest.mark.parametrize(("module", "X"), [(Activations(), torch.ones(50, 6))])
 def test_chunk_size_considers_the_activations(module, X, monkeypatch):
     """A sample needs more than 6000 numbers, few of them weights or layer outputs."""
     sizes = []

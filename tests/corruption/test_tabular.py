@@ -95,10 +95,7 @@ def test_a_kind_may_be_a_function_that_changes_its_arguments(has_reference):
         ({"X": [1.0, 2.0]}, r"X must be a numeric table .* shape \(2,\)"),
         ({"y": [0]}, r"y must have shape \(2,\), got \(1,\)"),
         ({"reference": [[1.0]]}, r"reference has 1 columns, X has 2"),
-        (
-            {"name": "label_shift", "y": None},
-            r"label_shift needs .* Pass y",
-        ),
+        ({"name": "label_shift", "y": None}, r"label_shift needs .* Pass y"),
     ],
 )
 def test_bad_input_raises(change, message):

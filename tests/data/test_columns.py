@@ -128,10 +128,7 @@ def test_categories_may_be_numbers():
 
 DATE = datetime.date(2020, 1, 1)
 BAD = {
-    "datetime": (
-        pd.Series(pd.to_datetime(["2020-01-01"])),
-        "dates or times",
-    ),
+    "datetime": (pd.Series(pd.to_datetime(["2020-01-01"])), "dates or times"),
     "timedelta": (pd.Series(pd.to_timedelta([1])), "dates or times"),
     "date objects": (pd.Series([DATE], dtype=object), r"dates or times \(date\)"),
     "dates as categories": (

@@ -344,10 +344,7 @@ BAD_INPUT = {
         lambda: evaluate(fitted(), X, Y, corruptions=5),
         "corruptions must be",
     ),
-    "theory_steps": (
-        lambda: sam_diversity(10**6, eta=0.1, rho=0.1, n=30, d=10),
-        "k",
-    ),
+    "theory_steps": (lambda: sam_diversity(10**6, eta=0.1, rho=0.1, n=30, d=10), "k"),
     "not_fitted": (lambda: SharpBalance().predict(X), "is not fitted yet"),
     "predict_columns": (
         lambda: after_fit("predict", X[:, :3]),

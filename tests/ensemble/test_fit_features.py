@@ -404,7 +404,7 @@ def test_one_member():
             ("stacked", "estimator__lr"),
             ("skorch", "estimator__lr"),
             ("stacked", "lr"),
-        ],
+        ]
     ),
 )
 def test_partial_fit_uses_the_current_learning_rate(engine, name):
@@ -417,8 +417,7 @@ def test_partial_fit_uses_the_current_learning_rate(engine, name):
             steps.set_params(**{name: 0.125})
         steps.partial_fit(X, y)
     whole = SharpBalance(
-        **options,
-        lr_schedule=lambda progress: 1.0 if progress < 0.5 else 0.25,
+        **options, lr_schedule=lambda progress: 1.0 if progress < 0.5 else 0.25
     )
     assert_same_members(steps, whole.fit(X, y))
     assert column(steps, "lr") == column(whole, "lr")

@@ -8,11 +8,7 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from sklearn_sharpbalance import (
-    MLP,
-    DeepEnsembleClassifier,
-    load,
-)
+from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, load
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data.input_statistics import PIECES, n_pieces
 from sklearn_sharpbalance.data.inputs import InputFormat

@@ -108,10 +108,7 @@ def same_batch(x):
             {"lr_schedule": "LRScheduler"},
         ),
         ({"batch_size": 7, "max_epochs": 3}, {"batch_size": 7, "max_epochs": 3}),
-        (
-            {"optimizer": torch.optim.Adam},
-            {"optimizer": "Adam", "weight_decay": 0.0},
-        ),
+        ({"optimizer": torch.optim.Adam}, {"optimizer": "Adam", "weight_decay": 0.0}),
         (
             {"optimizer": partial(torch.optim.SGD, weight_decay=0.25)},
             {"optimizer": "SGD", "weight_decay": 0.25},

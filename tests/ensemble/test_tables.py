@@ -10,10 +10,7 @@ import torch
 from sklearn.base import clone
 from torch import nn
 
-from sklearn_sharpbalance import (
-    DiversifiedEnsembleClassifier,
-    load,
-)
+from sklearn_sharpbalance import DiversifiedEnsembleClassifier, load
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import (
     InvalidInputError,

@@ -134,12 +134,7 @@ def test_scoring_out_of_memory_raises_with_advice():
 def net_with(**methods):
     """Return a net whose class overrides these methods."""
     kind = type("Own", (NeuralNetClassifier,), methods)
-    return kind(
-        MLP,
-        module__hidden=(8,),
-        criterion=nn.CrossEntropyLoss,
-        lr=0.1,
-    )
+    return kind(MLP, module__hidden=(8,), criterion=nn.CrossEntropyLoss, lr=0.1)
 
 
 def never(self, *args, **kwargs):

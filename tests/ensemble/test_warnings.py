@@ -8,9 +8,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from sklearn_sharpbalance import (
-    DeepEnsembleClassifier,
-)
+from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from tests.cases import KINDS
 

@@ -13,7 +13,7 @@ from sklearn_sharpbalance import DiversifiedEnsembleClassifier as Diversified
 from sklearn_sharpbalance.aggregation.nets import member_logits
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.cases import TwoInputs, rest_slow
-from tests.joint.diversified_cases import Looped, diversified, table, weights
+from tests.joint.diversified_cases import Looped, diversified, table
 
 
 class Trunk(nn.Module):
@@ -28,26 +28,6 @@ class Trunk(nn.Module):
     def forward(self, x):
         self.seen += len(x)
         return self.norm(self.linear(x)).tanh()
-
-
-def test_trunk_is_shared_frozen_and_not_changed():
-    X, y = table()
-    trunk = Trunk()
-    clf = diversified(shared_trunk=trunk).fit(X, y)
-    assert trunk.training
-    assert all(p.requires_grad for p in trunk.parameters())
-    assert trunk.seen == 0
-    used = {id(net.module_.trunk) for net in clf.estimators_}
-    assert used == {id(clf.trunk_.module)}
-    for key, value in clf.trunk_.module.state_dict().items():
-        if key != "seen":
-            torch.testing.assert_close(value, trunk.state_dict()[key], rtol=0, atol=0)
-    heads = [set(w) for w in weights(clf.heads_)]
-    assert heads[0] == {
-        f"module.{i}.{k}" for i in (1, 3, 5) for k in ("weight", "bias")
-    }
-    assert clf.heads_[0].module_.module[1].in_features == 6
-    assert clf.engine_.name == "stacked"
 
 
 def test_augmented_samples_pass_the_trunk_in_every_epoch():

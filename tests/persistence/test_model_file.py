@@ -30,9 +30,7 @@ from sklearn_sharpbalance.exceptions import (
     SharpBalanceError,
 )
 from sklearn_sharpbalance.persistence import archive
-from sklearn_sharpbalance.persistence.allowed_names import (
-    named,
-)
+from sklearn_sharpbalance.persistence.allowed_names import named
 from sklearn_sharpbalance.persistence.archive import (
     FileNotWrittenError,
     read_archive,

@@ -91,10 +91,7 @@ def set_users_net(name, value):
     return lambda tree: tree["params"].update({"estimator": {"net": described}})
 
 
-REFUSED_ENSEMBLE = {
-    "memory": "cache",
-    "checkpoint_dir": "checkpoints",
-}
+REFUSED_ENSEMBLE = {"memory": "cache", "checkpoint_dir": "checkpoints"}
 # Of a skorch net, wherever a file can have them.
 REFUSED_NET = {
     "torch_load_kwargs": {"weights_only": False},

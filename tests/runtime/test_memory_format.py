@@ -17,10 +17,7 @@ SCRIPT = Path(__file__).with_name("cpu_kernels.py")
 ON_X86 = platform.machine().lower() in ("x86_64", "amd64")
 
 
-AVX2_MARKS = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not ON_X86, reason="needs x86-64"),
-]
+AVX2_MARKS = [pytest.mark.slow, pytest.mark.skipif(not ON_X86, reason="needs x86-64")]
 
 
 @pytest.mark.parametrize(

@@ -268,11 +268,7 @@ def test_loss_rise_without_trainable_weights_raises():
 
 
 @pytest.mark.parametrize(
-    "reparametrise",
-    [
-        parametrizations.weight_norm,
-        parametrizations.spectral_norm,
-    ],
+    "reparametrise", [parametrizations.weight_norm, parametrizations.spectral_norm]
 )
 def test_last_layer_includes_the_parameters_behind_all_its_tensors(reparametrise):
     net, (X, y) = make_net(), make_data()

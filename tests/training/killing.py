@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from skorch.callbacks import Callback
 
 from sklearn_sharpbalance import (
     MLP,
@@ -152,19 +151,3 @@ def peak_of(prepare, tmp_path, patience=120):
     process.join(patience)
     assert process.exitcode == 0
     return int((tmp_path / "peak").read_text())
-
-
-class KillOnce(Callback):
-    """Kill the process of a member at the end of an epoch, only once."""
-
-    def __init__(self, marker, epoch=2):
-        self.marker = marker
-        self.epoch = epoch
-
-    def on_epoch_end(self, net, **kwargs):
-        if len(net.history) == self.epoch:
-            try:
-                os.close(os.open(self.marker, os.O_CREAT | os.O_EXCL))
-            except FileExistsError:
-                return
-            os.kill(os.getpid(), signal.SIGKILL)

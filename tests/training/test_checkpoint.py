@@ -509,13 +509,7 @@ def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
     """Without checkpoints members are synchronised every few epochs."""
     X, y = small_data()
     long = {"max_epochs": 14, "warmup_epochs": 0}
-    clf = make(
-        None,
-        estimator=Interrupting,
-        engine=engine,
-        **long,
-        **NO_HIDDEN,
-    )
+    clf = make(None, estimator=Interrupting, engine=engine, **long, **NO_HIDDEN)
     press_ctrl_c(monkeypatch, at=None)
     whole = clone(clf).fit(X, y)
     press_ctrl_c(monkeypatch, at=Interrupting.plan.calls * 13 // 14)
