@@ -6,10 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import TensorDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, load
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from tests.cases import KINDS
 
 N = 40
 RNG = np.random.default_rng(0)
@@ -127,3 +129,46 @@ def test_a_column_of_dates_as_text_is_named():
     days = pd.date_range("2020-01-01", periods=N).strftime("%Y-%m-%d")
     with pytest.warns(SharpBalanceWarning, match="'when'.*dates"):
         fitted(pd.DataFrame({"a": RNG.normal(size=N), "when": days}), Y)
+
+
+# Shapes and settings without effect --------------------------------------------------
+
+PICTURES = RNG.normal(size=(N, 8, 8)).astype(np.float32)
+TABLE = PICTURES[:, 0]
+
+
+@pytest.fixture
+def no_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SharpBalanceWarning)
+        yield
+
+
+OWN = nn.Sequential(nn.Flatten(), nn.Linear(64, 2))
+ITEMS = TensorDataset(torch.as_tensor(PICTURES), torch.as_tensor(Y))
+WARNS = [
+    ({}, PICTURES, "channel axis"),
+    ({}, ITEMS, "channel axis"),
+    ({"precision": "fp16"}, TABLE, "fp16"),
+]
+QUIET = [
+    ({}, PICTURES[:, None]),
+    ({}, PICTURES.reshape(N, -1)),
+    ({"estimator": OWN}, PICTURES),
+    ({}, np.uint8(PICTURES > 0)),
+    ({}, PICTURES[:, :3]),  # short sequences
+]
+
+
+@pytest.mark.parametrize(("params", "X", "name"), WARNS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_settings_without_effect_and_ambiguous_shapes_warn(kind, params, X, name):
+    if not params.keys() <= kind().get_params().keys():
+        pytest.skip("not a parameter of this ensemble")
+    with pytest.warns(SharpBalanceWarning, match=name):
+        kind(**FEW | {"n_estimators": 2} | params).fit(X, None if X is ITEMS else Y)
+
+
+@pytest.mark.parametrize(("params", "X"), QUIET)
+def test_other_settings_do_not_warn(params, X, no_warnings):
+    DeepEnsembleClassifier(**FEW | params).fit(X, Y)

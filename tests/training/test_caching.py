@@ -77,22 +77,21 @@ def stored(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"lr": 0.05},
-        pytest.param({"batch_size": 15}, marks=pytest.mark.slow),
-        pytest.param({"random_state": 1}, marks=pytest.mark.slow),
-        {"rho": 0.3},
-        {"max_epochs": 3},
-        pytest.param({"lr_schedule": "constant"}, marks=pytest.mark.slow),
-        {"estimator__module__hidden": (9,)},
-        {"standardize": False},
-        {"class_weight": "balanced"},
-        {"warmup": "sgd"},
-    ],
-    ids=lambda change: next(iter(change)),
-)
+CHANGES = [
+    {"lr": 0.05},
+    {"rho": 0.3},
+    {"estimator__module__hidden": (9,)},
+    {"class_weight": "balanced"},
+    {"max_epochs": 3},
+    {"standardize": False},
+    {"warmup": "sgd"},
+    {"batch_size": 15},
+    {"random_state": 1},
+    {"lr_schedule": "constant"},
+]
+
+
+@pytest.mark.parametrize("change", rest_slow(CHANGES, keep=4), ids=str)
 def test_settings_of_the_warm_up_are_distinguished(stored, n_calls, change):
     X, y = table()
     other = SharpBalance(**{"memory": stored, **SHORT, **change}).fit(X, y)

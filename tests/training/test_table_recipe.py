@@ -15,7 +15,6 @@ from sklearn_sharpbalance.training.prepare import prepare
 from tests.cases import rest_slow
 
 X, y = make_classification(60, 5, random_state=0)
-PICTURES = np.zeros((60, 3, 8, 8), dtype=np.uint8)
 ADAMW = {"optimizer": "AdamW", "lr": 0.003, "weight_decay": 3.0, "max_epochs": 40}
 SGD = {"optimizer": "SGD", "lr": 0.1, "weight_decay": 5e-4, "max_epochs": 50}
 
@@ -68,10 +67,6 @@ def test_options_of_sgd_need_sgd():
 def test_the_step_is_momentum_sam(params, sam, rho):
     found = settings(X, y, SharpBalance, **params)
     assert (found["sam"], found["rho"]) == (sam, rho)
-
-
-def test_pictures_have_other_defaults():
-    assert settings(PICTURES, y)["optimizer"] == "SGD"
 
 
 @pytest.mark.parametrize(
