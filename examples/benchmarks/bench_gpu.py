@@ -2,6 +2,7 @@
 
     python examples/benchmarks/bench_gpu.py [--out DIR] [--images 50000]
     python examples/benchmarks/bench_gpu.py --rows sgd momentum_balanced
+    python examples/benchmarks/bench_gpu.py --heads [--images 2000]
 
 Three ResNet-18 at batch 128 in bf16. The plain loop is one CUDA graph with a stream
 per member and nothing else: no data pipeline, no history, no estimator.
@@ -11,7 +12,8 @@ batch has places for the largest SAM part and for the largest rest of any member
 that end in "_equal" have sets of equal size, four fifths of the samples.
 
 ``--rows`` measures only these methods, and "sgd" for the ratios. The result is then
-``gpu_rows.json`` instead of ``gpu.json``.
+``gpu_rows.json`` instead of ``gpu.json``. ``--heads`` measures only fits of fifty heads
+of two layers on 512 features of a shared trunk, also on a CPU.
 """
 
 import argparse
@@ -136,13 +138,46 @@ def measure_case(name, clf, X, y, numbers):
     print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)
 
 
+def heads(n_samples, n_heads=50, n_features=512, n_epochs=10):
+    """Seconds of fits and predictions of many heads on features of a shared trunk."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n_samples, 64)).astype(np.float32)
+    y = rng.integers(10, size=n_samples)
+    common = {
+        "n_estimators": n_heads,
+        "shared_trunk": nn.Sequential(nn.Linear(64, n_features), nn.ReLU()),
+        "estimator__module__hidden": (n_features,),
+        "max_epochs": n_epochs,
+        "random_state": 0,
+    }
+    numbers = {}
+    for kind in (DeepEnsembleClassifier, SharpBalanceEnsembleClassifier):
+        kind(**common | {"n_estimators": 2}).fit(X[:1000], y[:1000])  # loads kernels
+        clf, start = kind(**common), time.perf_counter()
+        clf.fit(X, y)
+        fitted = time.perf_counter()
+        clf.predict_proba(X)
+        name = f"heads_{kind.__name__}"
+        numbers[f"{name}_fit_s"] = fitted - start
+        numbers[f"{name}_predict_s"] = time.perf_counter() - fitted
+        numbers[f"{name}_epoch_s"] = np.median([row["dur"] for row in clf.history_[0]])
+        numbers[f"{name}_engine"] = clf.engine_.name
+        numbers[f"{name}_batch_size"] = clf.settings_["batch_size"]
+    print(numbers, flush=True)
+    return numbers
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out")
     parser.add_argument("--images", type=int, default=50_000)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--rows", nargs="+", choices=cases_of({}), metavar="ROW")
+    parser.add_argument("--heads", action="store_true")
     options = parser.parse_args()
+    if options.heads:
+        write("gpu_heads", heads(options.images), options.out)
+        return
     rng = np.random.default_rng(0)
     X = rng.integers(256, size=(options.images, 3, 32, 32), dtype=np.uint8)
     y = rng.integers(10, size=options.images)
@@ -190,6 +225,7 @@ def main():
         )
         numbers[f"{name}_epoch_s_at_512"] = seconds
         print(name, "at batch 512:", seconds, flush=True)
+    numbers |= heads(options.images)
     numbers |= search_memory()
     numbers |= scoring_and_prediction(clf, X, y)
     write("gpu", numbers, options.out)

@@ -114,7 +114,7 @@ def test_partial_fit_refuses_another_trunk(other):
         clf.partial_fit(IMAGES, LABELS)
 
 
-@pytest.mark.parametrize("kind", PHASED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_model_file_has_the_weights_of_the_trunk(kind, tmp_path):
     clf = kind(shared_trunk=TRUNK, **FEW)
     assert (
