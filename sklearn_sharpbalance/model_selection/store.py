@@ -45,7 +45,7 @@ class ResultStore:
         """
 
         def cached_function(**arguments):
-            if why_not_shared(arguments["net"], arguments["data"]):
+            if why_not_shared(arguments.get("net"), arguments["data"]):
                 return function(**arguments)
             key = self.key(function, arguments, ignore)
             if key not in self._results:
@@ -102,7 +102,7 @@ def why_not_shared(net, data) -> str:
     """Return why results of a net and its data are not shared; empty if they are."""
     if isinstance(data.X, Dataset):
         return "X is a Dataset"
-    if with_callbacks(net).callbacks_:
+    if net is not None and with_callbacks(net).callbacks_:
         return "it has callbacks, which are called for its members only"
     return ""
 

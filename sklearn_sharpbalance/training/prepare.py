@@ -285,8 +285,10 @@ def _inputs(estimator, params, samples, unlabeled, start, *, continues) -> Input
         return Inputs(data=data, format=fmt, read=data, unlabeled=unlabeled)
     trunk = _trunk(estimator, params, fmt, start, continues=continues)
     augments = params["train_transform"] is not None
+    own = hasattr(params["memory"], "cached")  # a search keeps features of a split
+    compute = params["memory"].cached(with_features) if own else with_features
     with random_stream(trunk.device, seed=start.seeds.split):  # random items
-        features = with_features(data, trunk)
+        features = compute(data=data, trunk=trunk)
     if unlabeled is not None and not augments:
         with random_stream(trunk.device, seed=start.seeds.split):
             unlabeled = with_features(unlabeled, trunk)
