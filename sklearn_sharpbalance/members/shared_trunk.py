@@ -227,6 +227,11 @@ def with_features(data, trunk):
             f"The shared trunk {trunk.name} failed on X: {in_a_sentence(error)}. Check "
             "that it takes samples of the shape of X."
         ) from error
+    if not np.isfinite([X.min(), X.max()]).all():
+        raise InvalidInputError(
+            f"The shared trunk {trunk.name} returned values that are not finite. Check "
+            "the scale of X, which the trunk gets without standardisation."
+        )
     valid = None if data.valid is None else with_features(data.valid, trunk)
     return replace(data, X=X, valid=valid, item_shape=None)
 

@@ -87,9 +87,6 @@ def test_heads_equal_an_ensemble_on_features(kind):
     for name in ("sharpness_", "sam_masks_", "train_indices_", "validation_scores_"):
         got, want = (getattr(each, name, None) for each in (whole, heads))
         np.testing.assert_allclose(np.float64(got), np.float64(want))
-    logits = [net.forward(IMAGES[:, None]) for net in whole.estimators_]
-    want = whole.member_decision_function(IMAGES)
-    torch.testing.assert_close(torch.stack(logits), torch.tensor(want))
 
 
 @pytest.mark.parametrize("trunk", [TRUNK, Trunk])
@@ -115,10 +112,7 @@ def test_partial_fit_refuses_another_trunk(other):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_file_has_the_weights_of_the_trunk(kind, tmp_path):
-    clf = kind(shared_trunk=TRUNK, **FEW)
-    assert (
-        clone(clf).get_params()["shared_trunk"].linear.weight.equal(TRUNK.linear.weight)
-    )
+    clf = clone(kind(**FEW).set_params(shared_trunk=TRUNK))
     want = clf.fit(IMAGES, LABELS).predict_proba(IMAGES)
     clf.save(tmp_path / "model")
     again = sklearn_sharpbalance.load(tmp_path / "model", shared_trunk=Trunk)
@@ -144,11 +138,9 @@ def test_a_torchvision_model_by_name(monkeypatch, tmp_path):
     file.parent.mkdir()
     torch.save(source.state_dict(), file)
     clf.fit(X, y)
-    x = torch.tensor(X).movedim(-1, 1) / 255
-    given = weights.transforms()
-    mean, std = (torch.tensor(each).view(3, 1, 1) for each in (given.mean, given.std))
     source.classifier[1] = nn.Identity()
-    want = source((x - mean) / std).detach()
+    prepare = weights.transforms(crop_size=32, resize_size=32)
+    want = source(prepare(torch.tensor(X).movedim(-1, 1))).detach()
     got = clf.trunk_.features(np.moveaxis(X, -1, 1))
     np.testing.assert_allclose(got, want, atol=1e-4)
     clf.save(tmp_path / "model")
@@ -157,14 +149,10 @@ def test_a_torchvision_model_by_name(monkeypatch, tmp_path):
     np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
 
 
-class Two(nn.Flatten):
-    def forward(self, x):
-        return super().forward(x), x
-
-
-class Numbers(nn.Flatten):
-    def forward(self, x):
-        return super().forward(x).sum(1)
+class Returns(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,9 +163,10 @@ class Numbers(nn.Flatten):
         (3, "shared_trunk must be None, an nn.Module, a function"),
         (lambda: "trunk", "shared_trunk must be None, an nn.Module, a function"),
         ("resnet", "Unknown torchvision classification model 'resnet'"),
-        (Two(), "Two returned tuple for"),
-        (Numbers(), r"Numbers returned \(\d+,\) for"),
+        (Returns(lambda x: (x, x)), "Returns returned tuple for"),
+        (Returns(lambda x: x.sum((1, 2, 3))), r"returned \(\d+,\) for"),
         (nn.Flatten(0), r"Flatten returned \(\d+,\) for"),
+        (Returns(lambda x: x.flatten(1).log()), "values that are not finite"),
     ],
 )
 def test_invalid_trunks_raise_before_the_training(kind, trunk, message):

@@ -156,6 +156,11 @@ def test_a_strangers_checkpoint_sets_no_paths(tmp_path):
 # Time and memory ----------------------------------------------------------------------
 
 
+def large_trunk(tree):
+    set_params(shared_trunk="vit_h_14")(tree)
+    tree["trunk"] = {"module": {"weight": torch.zeros(9)}, "precision": "float32"}
+
+
 COLLIDING = [i * (2**61 - 1) for i in range(3000)]
 ENDLESS = {
     "clones": set_net(
@@ -172,6 +177,7 @@ ENDLESS = {
     "passes": lambda tree: tree["fitted"].update(n_passes_=10**400),
     "classes": lambda tree: tree["fitted"].update(classes_=np.arange(10**5)),
     "compiler": set_params(estimator__compile=True),
+    "trunk": large_trunk,
 }
 
 
