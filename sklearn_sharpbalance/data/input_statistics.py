@@ -97,8 +97,7 @@ def input_statistics(data, fmt, *, encode=False):
     if X.ndim == 4:
         center, scale = moments(X, weight)
         scale = scale_or_one(center, scale)
-        center, scale = _as_tensors(center, scale, (-1, 1, 1))
-        return InputStatistics(center, scale)
+        return InputStatistics(_tensor(center, (-1, 1, 1)), _tensor(scale, (-1, 1, 1)))
     shape, X = X.shape[1:], X.reshape(len(X), -1)
     center, scale = quartiles(X, weight)
     if fmt.columns is not None:
@@ -115,12 +114,10 @@ def input_statistics(data, fmt, *, encode=False):
         found = linear_pieces(Z, PIECES, weight)
         found[0] = columns[found[0].astype(int)]  # positions among all columns
         pieces = torch.tensor(found, dtype=torch.float32)
-    center, scale = _as_tensors(center, scale, shape)
-    return InputStatistics(center, scale, clip=CLIP, pieces=pieces)
-
-
-def _as_tensors(center, scale, shape):
-    return tuple(
-        torch.tensor(value.reshape(shape), dtype=torch.float32)
-        for value in (center, scale)
+    return InputStatistics(
+        _tensor(center, shape), _tensor(scale, shape), clip=CLIP, pieces=pieces
     )
+
+
+def _tensor(values, shape):
+    return torch.tensor(values.reshape(shape), dtype=torch.float32)

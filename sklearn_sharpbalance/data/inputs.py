@@ -163,7 +163,10 @@ def check_X(estimator, X, *, reset, fitted=None):
     fmt = _array_format(X, fitted)
     if reset and fmt.kind != "images":
         warn_of_rounding(given, getattr(estimator, "feature_names_in_", None))
-    fmt = _with_range(fmt, _largest(X), fitted)
+    # That of uint8 images is given by the dtype.
+    is_uint8 = X.ndim > 2 and X.dtype == np.uint8
+    largest = 255.0 if is_uint8 else max(X.max(initial=0.0), -X.min(initial=0.0))
+    fmt = _with_range(fmt, float(largest), fitted)
     return fmt.to_module(X), fmt
 
 
@@ -209,13 +212,6 @@ def _is_bytes(X):
     if X.dtype == np.uint8 or (X[:1] % 1).any():
         return False
     return X.min() >= 0 and 1 < X.max() <= 255 and not (X % 1).any()
-
-
-def _largest(X):
-    """Return the largest magnitude; that of uint8 images is given by the dtype."""
-    if X.ndim > 2 and X.dtype == np.uint8:
-        return 255.0
-    return float(max(X.max(initial=0.0), -X.min(initial=0.0)))
 
 
 def _with_range(fmt, largest, fitted):

@@ -25,6 +25,7 @@ __all__ = [
 ]
 
 BLOCK_SIZE = 2**20  # numbers that are converted to float64 at once
+ROUNDING = np.finfo(np.float64).eps  # of the sums in a standard deviation
 MAX_ROUNDING = 0.01  # largest rounding error without a warning, in standard deviations
 MAX_ROWS = 2**16  # rows from which quartiles are computed
 MAX_NAMED = 10  # columns that a warning names
@@ -274,11 +275,6 @@ def _blocks(X, weight):
             yield X[rows, :, line : line + n_lines], weight[rows]
 
 
-def _is_constant(mean, scale):
-    """Whether the standard deviation is within the rounding error of the sums."""
-    return scale <= np.finfo(np.float64).eps * np.abs(mean)
-
-
 def scale_or_one(mean, scale):
     """Return the scale to divide by: one for a feature that does not vary.
 
@@ -288,7 +284,7 @@ def scale_or_one(mean, scale):
     array([1.e+00, 1.e-10])
     """
     # A device may treat a number below the normal ones of float32 as zero.
-    is_zero = _is_constant(mean, scale) | (scale < np.finfo(np.float32).tiny)
+    is_zero = (scale <= ROUNDING * np.abs(mean)) | (scale < np.finfo(np.float32).tiny)
     return np.where(is_zero, 1.0, scale)
 
 
@@ -327,7 +323,8 @@ def rounded_columns(X):
     mean, scale = moments(X)
     info = np.finfo(np.float32)
     bound = info.eps / 2 * np.hypot(mean, scale) + float(info.smallest_subnormal)
-    is_suspect = ~_is_constant(mean, scale) & (bound > MAX_ROUNDING * scale)
+    varies = scale > ROUNDING * np.abs(mean)
+    is_suspect = varies & (bound > MAX_ROUNDING * scale)
     rounded = []
     for column in np.flatnonzero(is_suspect):
         values = X[:, column].astype(np.float64)

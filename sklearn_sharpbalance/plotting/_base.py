@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from sklearn_sharpbalance.exceptions import InvalidInputError
-
 BLACK = "#000000"
 # Okabe and Ito's palette, which is distinct with any colour vision and in print.
 # Yellow is last but one, because it is faint on white.
@@ -95,19 +93,6 @@ def tidy(ax: Any, grid: str | None = None) -> None:
     if grid is not None:
         ax.grid(axis=grid, color=ink(ax), alpha=0.12, linewidth=0.8)
         ax.set_axisbelow(True)
-
-
-def check_names(
-    names: Sequence[str] | None, n: int, kind: str, first: int = 1
-) -> list[str]:
-    """Return one name for each of ``n`` items, numbered if None."""
-    if names is None:
-        return [f"{kind} {i}" for i in range(first, first + n)]
-    if len(names) != n:
-        raise InvalidInputError(
-            f"There must be one name for each of {n} {kind.lower()}s, got {len(names)}."
-        )
-    return [str(name) for name in names]
 
 
 def legend_above(

@@ -159,16 +159,17 @@ def _schedule(params, nested, network, n_images):
     Rate and options of the optimizer apply to convolutional networks of this package,
     if the optimizer is SGD. The rate is that of the batch size in force.
     """
-    size = size_for(n_images)
+    size, (least, most) = size_for(n_images), EPOCHS
     chosen: dict[str, Any] = {
         "batch_size": size.batch_size,
         "lr_schedule": "one_cycle",
-        "max_epochs": n_epochs(n_images),
+        "max_epochs": min(max(least, round(PASSED_IMAGES / n_images)), most),
     }
     options = {}
     if network in CONVOLUTIONAL and _has_sgd(params, nested):
         given = nested.get("batch_size", params["batch_size"])
-        chosen["lr"] = rate_for(size.batch_size if given is None else given)
+        batch_size = size.batch_size if given is None else given
+        chosen["lr"] = RATE * math.sqrt(batch_size / 512)
         options = _options(params, nested, size)
     if params["estimator"] is None and "module" not in nested:
         options["module__width"] = size.width
@@ -184,29 +185,6 @@ def size_for(n_images: int) -> Size:
     [16, 32, 64]
     """
     return next(size for size in SIZES if n_images < size.below)
-
-
-def n_epochs(n_images: int) -> int:
-    """Return the number of epochs: more for few images.
-
-    Examples
-    --------
-    >>> [n_epochs(n) for n in (100, 1_000, 2_000, 50_000)]
-    [90, 60, 30, 30]
-    """
-    low, high = EPOCHS
-    return min(max(low, round(PASSED_IMAGES / n_images)), high)
-
-
-def rate_for(batch_size: int) -> float:
-    """Return the learning rate for a batch size.
-
-    Examples
-    --------
-    >>> [rate_for(batch) for batch in (32, 128, 512)]
-    [0.1, 0.2, 0.4]
-    """
-    return RATE * math.sqrt(batch_size / 512)
 
 
 def _options(params, nested, size):

@@ -57,7 +57,9 @@ class FitProgress(Report):
         self.stop = False
         # Do not show the name of the only phase of a deep ensemble.
         self.names_phases = len({segment.name for segment in segments}) > 1
-        self.phase_names = _phase_names(estimator)
+        # A SAM ensemble selects all samples.
+        is_sam_ensemble = selects_all(getattr(estimator, "selection", None))
+        self.phase_names = {"balanced": "SAM"} if is_sam_ensemble else {}
         self.last_epoch = 0  # of the member that has trained longest
         self._root: Any = None
         self._display: FitDisplay | None = None
@@ -230,12 +232,6 @@ def _changed_params(estimator):
         text = " ".join(repr(value).split())
         if known is None or text != repr(known.default):
             yield f"{name}={text if len(text) <= 40 else type(value).__name__}"
-
-
-def _phase_names(estimator):
-    """Return names to show for phases; a SAM ensemble selects all samples."""
-    is_sam_ensemble = selects_all(getattr(estimator, "selection", None))
-    return {"balanced": "SAM"} if is_sam_ensemble else {}
 
 
 def _line(member, record, phase_names):

@@ -72,7 +72,13 @@ def table_recipe(
     """
     if not _applies(params, nested, fmt):
         return params, nested
-    _check_options(nested)
+    for name in ("momentum", "nesterov", "dampening"):
+        if f"optimizer__{name}" in nested:
+            raise InvalidInputError(
+                f"estimator__optimizer__{name} is not an option of AdamW, the default "
+                "optimizer for tables. Pass optimizer=torch.optim.SGD too, or remove "
+                "it."
+            )
     n_inputs = math.prod(fmt.shape or ())  # with the codes of categories
     decay = weight_decay(n_rows, n_inputs, n_classes)
     chosen: dict[str, Any] = {
@@ -95,17 +101,6 @@ def _applies(params, nested, fmt):
     is_default = params["estimator"] is None and "module" not in nested
     is_flat = fmt.kind == "frame" or 0 < len(fmt.shape or ()) < 3
     return is_default and is_flat and optimizer in (None, torch.optim.AdamW)
-
-
-def _check_options(nested):
-    """Raise if there are options of SGD, for AdamW as the default."""
-    for name in ("momentum", "nesterov", "dampening"):
-        if f"optimizer__{name}" in nested:
-            raise InvalidInputError(
-                f"estimator__optimizer__{name} is not an option of AdamW, the default "
-                "optimizer for tables. Pass optimizer=torch.optim.SGD too, or remove "
-                "it."
-            )
 
 
 def weight_decay(n_rows: int, n_columns: int, n_classes: int) -> float:
