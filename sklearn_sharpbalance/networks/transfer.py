@@ -94,7 +94,13 @@ def torchvision_trunk(name: str, n_values: int | None = None):
             options["image_size"] = weights.meta["min_size"][0]
         elif name in ("googlenet", "inception_v3"):
             options |= {"transform_input": True, "init_weights": False}
-    body = finetune(models.get_model(name, **options), n_classes=None)
+    try:
+        body = finetune(models.get_model(name, **options), n_classes=None)
+    except OSError as error:  # urllib's, too
+        raise InvalidInputError(
+            f"The weights of {name!r} cannot be read or downloaded: {error}. Download "
+            f"{weights.url} to {torch.hub.get_dir()}/checkpoints, or pass a module."
+        ) from error
     given = weights.transforms()
     mean, scale = (torch.tensor(v).view(-1, 1, 1) for v in (given.mean, given.std))
     return body, mean, scale

@@ -5,6 +5,8 @@ import gc
 import pickle
 import tempfile
 from pathlib import Path
+from unittest import mock
+from urllib.error import URLError
 
 import numpy as np
 import pytest
@@ -132,10 +134,13 @@ def test_a_torchvision_model_by_name(monkeypatch, tmp_path):
     X, y = np.random.default_rng(0).integers(256, size=(40, 32, 32, 3)), np.arange(40)
     X, y = X.astype(np.uint8), y % 2
     clf = DeepEnsembleClassifier(shared_trunk="squeezenet1_1", **FEW)
+    refuse = mock.Mock(side_effect=URLError("no route"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", refuse)
+    with pytest.raises(InvalidInputError, match="cannot be read or downloaded"):
+        clf.fit(X, y)
     source = models.squeezenet1_1().eval()
     weights = models.SqueezeNet1_1_Weights.DEFAULT
     file = tmp_path / "checkpoints" / weights.url.rpartition("/")[2]
-    file.parent.mkdir()
     torch.save(source.state_dict(), file)
     clf.fit(X, y)
     source.classifier[1] = nn.Identity()
