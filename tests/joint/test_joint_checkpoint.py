@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from skorch.callbacks import Callback, EarlyStopping, EpochScoring
+from skorch.callbacks import Callback
 from torch.utils.data import Dataset, TensorDataset
 
 from sklearn_sharpbalance.exceptions import CheckpointMismatchError
@@ -18,11 +18,15 @@ from tests.training.killing import (
     small_data,
     weights,
 )
-from tests.training.test_checkpoint import Interrupting, press_ctrl_c, without_time
+from tests.training.test_checkpoint import (
+    STOP,
+    Interrupting,
+    press_ctrl_c,
+    without_time,
+)
 
 X, Y = small_data()
 OTHER = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)
-NO_HIDDEN = {"estimator__module__hidden": None}
 
 
 @pytest.fixture
@@ -97,7 +101,7 @@ def datasets():
 MODULE = {"estimator": NotStackable}
 CASES = {
     "stacked": ({}, table),
-    "dropout_and_norms": ({"estimator": Noisy, **NO_HIDDEN}, table),
+    "dropout_and_norms": ({"estimator": Noisy}, table),
     "a2d": ({"loss": "a2d"}, with_unlabeled),
     "divdis": ({**MODULE, "loss": "divdis", "pair_members": None}, with_unlabeled),
     "datasets": ({"loss": "a2d"}, datasets),
@@ -112,15 +116,7 @@ CASES = {
         with_unlabeled,
     ),
     "callbacks": (
-        {
-            "callbacks": [
-                ("f1", EpochScoring("f1_macro", name="f1", lower_is_better=False)),
-                ("stop", EarlyStopping("valid_loss", patience=2)),
-            ],
-            "validation_fraction": 0.3,
-            "max_epochs": 6,
-            "lr": 0.1,
-        },
+        {"callbacks": STOP, "validation_fraction": 0.3, "max_epochs": 6, "lr": 0.1},
         table,
     ),
     "members_stop_apart": (
@@ -135,10 +131,7 @@ LARGE = (300 * X, Y, None)
 
 
 def make(folder, **params):
-    clf = joint_estimator(folder, **{"max_epochs": 6, **params})
-    if params.get("estimator__module__hidden", True) is None:
-        del clf.estimator__module__hidden
-    return clf
+    return joint_estimator(folder, **{"max_epochs": 6, **params})
 
 
 def fit(clf, data):
@@ -230,7 +223,7 @@ def test_finished_fit_is_loaded(finished, trained):
 def test_ctrl_c_keeps_the_old_model_and_the_checkpoint(
     trunk, tmp_path, monkeypatch, trained, every_epoch
 ):
-    params = {"estimator": Interrupting, "shared_trunk": trunk, **NO_HIDDEN}
+    params = {"estimator": Interrupting, "shared_trunk": trunk}
     press_ctrl_c(monkeypatch, at=None)
     clf = make(None, **params).fit(X, Y)
     before, proba = weights(clf), clf.predict_proba(X)

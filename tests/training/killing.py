@@ -27,6 +27,14 @@ def small_data(n=96):
     return X, y
 
 
+def ensemble(kind, defaults, params):
+    """Return an ensemble; the width is a default of perceptrons only."""
+    own = params.get("estimator", MLP)
+    if not (isinstance(own, type) and issubclass(own, MLP)):
+        del defaults["estimator__module__hidden"]
+    return kind(**defaults | params)
+
+
 def estimator(folder=None, **params):
     """Return an ensemble with a warm-up and a selection."""
     defaults = {
@@ -40,7 +48,7 @@ def estimator(folder=None, **params):
         "checkpoint_dir": folder,
         "device": "cpu",
     }
-    return SharpBalanceEnsembleClassifier(**{**defaults, **params})
+    return ensemble(SharpBalanceEnsembleClassifier, defaults, params)
 
 
 def joint_estimator(folder=None, **params):
@@ -54,7 +62,7 @@ def joint_estimator(folder=None, **params):
         "checkpoint_dir": folder,
         "device": "cpu",
     }
-    return DiversifiedEnsembleClassifier(**{**defaults, **params})
+    return ensemble(DiversifiedEnsembleClassifier, defaults, params)
 
 
 class NotStackable(MLP):

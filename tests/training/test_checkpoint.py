@@ -54,69 +54,45 @@ ADAM = NeuralNetClassifier(
     module__n_classes=3,
     module__hidden=(4,),
 )
-NO_HIDDEN = {"estimator__module__hidden": None}
+STOP = [
+    ("f1", EpochScoring("f1_macro", name="f1", lower_is_better=False)),
+    ("stop", EarlyStopping("valid_loss", patience=2)),
+]
+STEP_LR = LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=2)
+OF_MEMBERS = [{"optimizer__k": k} for k in (2, 3)]
+HELD_OUT = {"validation_fraction": 0.3, "max_epochs": 8}
 CASES = {
-    "skorch": ({"engine": "skorch"}, small_data),
-    "stacked": ({"engine": "stacked"}, small_data),
-    "momentum_sam": ({"sam": "momentum_sam", "engine": "skorch"}, small_data),
-    "momentum_sam_stacked": ({"sam": "momentum_sam"}, small_data),
-    "momentum_sam_adam": (
-        {"sam": "momentum_sam", "estimator": ADAM, **NO_HIDDEN},
-        small_data,
-    ),
-    "look_sam": ({"sam": "look_sam", "engine": "skorch"}, small_data),
-    "look_sam_stacked": ({"sam": "look_sam"}, small_data),
-    "look_sam_members": (
-        {"sam": "look_sam", "member_params": [{"optimizer__k": k} for k in (2, 3)]},
-        small_data,
-    ),
-    "no_seed": ({"random_state": None}, small_data),
-    "adam": ({"estimator": ADAM, **NO_HIDDEN}, small_data),
-    "dropout_and_norms": ({"estimator": Noisy, **NO_HIDDEN}, small_data),
-    "early_stopping": (
-        {"early_stopping": 2, "validation_fraction": 0.3, "max_epochs": 8},
-        small_data,
-    ),
-    "scheduler": (
-        {"lr_schedule": LRScheduler(torch.optim.lr_scheduler.StepLR, step_size=2)},
-        small_data,
-    ),
-    "callbacks": (
-        {
-            "callbacks": [
-                ("f1", EpochScoring("f1_macro", name="f1", lower_is_better=False)),
-                ("stop", EarlyStopping("valid_loss", patience=2)),
-            ],
-            "validation_fraction": 0.3,
-            "max_epochs": 8,
-        },
-        small_data,
-    ),
-    "augmented_pictures": (
-        {"estimator": MLP, "train_transform": "crop_flip", "n_estimators": 1},
-        pictures,
-    ),
-    "dict": (
-        {"estimator": TwoInputs, **NO_HIDDEN, "max_epochs": 4},
-        lambda: as_dict(*small_data()),
-    ),
-    "dataset": ({"max_epochs": 4}, lambda: as_dataset(*small_data())),
-    "averaged_and_pruned": (
-        {"weight_averaging": "exponential", "prune": 0.4, "max_epochs": 8},
-        small_data,
-    ),
-    "soup": ({"aggregation": "uniform_soup", "max_epochs": 4}, small_data),
+    "skorch": {"engine": "skorch"},
+    "stacked": {"engine": "stacked"},
+    "momentum_sam": {"sam": "momentum_sam", "engine": "skorch"},
+    "momentum_sam_stacked": {"sam": "momentum_sam"},
+    "momentum_sam_adam": {"sam": "momentum_sam", "estimator": ADAM},
+    "look_sam": {"sam": "look_sam", "engine": "skorch"},
+    "look_sam_stacked": {"sam": "look_sam"},
+    "look_sam_members": {"sam": "look_sam", "member_params": OF_MEMBERS},
+    "no_seed": {"random_state": None},
+    "adam": {"estimator": ADAM},
+    "dropout_and_norms": {"estimator": Noisy},
+    "early_stopping": {"early_stopping": 2, **HELD_OUT},
+    "scheduler": {"lr_schedule": STEP_LR},
+    "callbacks": {"callbacks": STOP, **HELD_OUT},
+    "augmented_images": {"train_transform": "crop_flip", "n_estimators": 1}
+    | {"estimator": MLP, "estimator__module__n_features": 64},
+    "dict": {"estimator": TwoInputs, "max_epochs": 4},
+    "dataset": {"max_epochs": 4},
+    "averaged_and_pruned": {"weight_averaging": "exponential", "prune": 0.4}
+    | {"max_epochs": 8},
+    "soup": {"aggregation": "uniform_soup", "max_epochs": 4},
+}
+DATA = {
+    "augmented_images": pictures,
+    "dict": lambda: as_dict(*small_data()),
+    "dataset": lambda: as_dataset(*small_data()),
 }
 
 
 def make(folder, **params):
-    params = {**FEW, **params}
-    if params.get("estimator") is MLP:
-        params["estimator__module__n_features"] = 64
-    clf = estimator(folder, **params)
-    if params.get("estimator__module__hidden", True) is None:
-        del clf.estimator__module__hidden
-    return clf
+    return estimator(folder, **FEW | params)
 
 
 def without_time(history):
@@ -145,8 +121,8 @@ VARIANTS = {
 def test_resuming_from_every_checkpoint_gives_the_same_result(
     case, checkpoints, tmp_path, snapshots
 ):
-    params, data = CASES[case]
-    X, y = data()
+    params = CASES[case]
+    X, y = DATA.get(case, small_data)()
     whole = make(tmp_path / "whole", **params).fit(X, y)
     want, n_written = weights(whole), len(snapshots)
     assert n_written > 4
@@ -446,7 +422,7 @@ def test_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
 ):
     X, y = small_data()
     if how == "ctrl_c":
-        params, error = {"estimator": Interrupting, **NO_HIDDEN}, KeyboardInterrupt
+        params, error = {"estimator": Interrupting}, KeyboardInterrupt
         stop = partial(press_ctrl_c, monkeypatch)
         inactive, active = None, 35
     else:
@@ -473,7 +449,7 @@ def test_interrupted_fit_keeps_the_old_model_and_the_checkpoint(
 @pytest.mark.usefixtures("ctrl_c")
 def test_interrupt_in_the_first_epoch_leaves_no_model(tmp_path, monkeypatch):
     press_ctrl_c(monkeypatch, at=9)
-    clf = make(tmp_path, estimator=Interrupting, **NO_HIDDEN)
+    clf = make(tmp_path, estimator=Interrupting)
     with pytest.raises(KeyboardInterrupt):
         clf.fit(*small_data())
     assert not hasattr(clf, "estimators_")
@@ -487,7 +463,7 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
     """The last epoch that all members finished is the end of the warm-up here."""
     X, y = small_data()
     folder = tmp_path if with_checkpoints else None
-    clf = make(folder, estimator=Interrupting, **NO_HIDDEN)
+    clf = make(folder, estimator=Interrupting)
     press_ctrl_c(monkeypatch, at=35)
     with (
         pytest.warns(SharpBalanceWarning, match="usable in its state after epoch 2"),
@@ -499,7 +475,7 @@ def test_interrupted_first_fit_keeps_the_last_common_epoch(
     assert clf.predict_proba(X).shape == (len(X), len(clf.classes_))
     press_ctrl_c(monkeypatch, at=None)
     clf.fit(X, y)
-    whole = make(None, estimator=Interrupting, **NO_HIDDEN).fit(X, y)
+    whole = make(None, estimator=Interrupting).fit(X, y)
     assert_bitwise(weights(clf), weights(whole))
 
 
@@ -509,7 +485,7 @@ def test_interrupted_long_phase_keeps_its_last_segment(engine, monkeypatch):
     """Without checkpoints members are synchronised every few epochs."""
     X, y = small_data()
     long = {"max_epochs": 14, "warmup_epochs": 0}
-    clf = make(None, estimator=Interrupting, engine=engine, **long, **NO_HIDDEN)
+    clf = make(None, estimator=Interrupting, engine=engine, **long)
     press_ctrl_c(monkeypatch, at=None)
     whole = clone(clf).fit(X, y)
     press_ctrl_c(monkeypatch, at=Interrupting.plan.calls * 13 // 14)
