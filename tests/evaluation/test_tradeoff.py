@@ -27,7 +27,7 @@ def test_tradeoff_curve_equals_a_loop(data):
         seeds=[5],
         X_test=X[100:],
         y_test=y[100:],
-        sharpness={"n_batches": 2},
+        sharpness={"n_batches": 2, "n_iter": 5},
     )
     assert len(curve) == 4
     parameters = ["rho", "estimator__module__hidden", "max_epochs"]
@@ -39,7 +39,7 @@ def test_tradeoff_curve_equals_a_loop(data):
         clf.fit(X[:100], y[:100])
         probas = clf.member_predict_proba(X[100:])
         flat = metrics.adaptive_sharpness(
-            clf, X[:100], y[:100], n_batches=2, random_state=0
+            clf, X[:100], y[:100], n_batches=2, n_iter=5, random_state=0
         )
         assert row["sharpness"] == pytest.approx(flat)
         assert row["ensemble_accuracy"] == clf.score(X[100:], y[100:])
