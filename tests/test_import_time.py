@@ -41,6 +41,7 @@ print(json.dumps([lazy, dependencies, own, added, names, fits, compiler]))
 """
 Measured = namedtuple("Measured", "lazy dependencies own added names fits compiler")
 HEAVY = ["torchvision", "matplotlib", "dask", "distributed", "pandas", "polars", "onnx"]
+HEAVY += ["triton"]
 
 HELP = """
 import contextlib, io, json, runpy, sys, time
