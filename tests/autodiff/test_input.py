@@ -39,10 +39,8 @@ def test_losses_must_be_one_per_sample(kind, method):
 def test_losses_of_a_hessian_must_be_one_per_sample(kind):
     module, X, y = build(BY_RULES["mlp"])
     operator = HessianOperator(module, REDUCED[kind][0], X, y)
-    vector = torch.ones(operator.shape[0])
-    for work in (operator.gradient, lambda: operator @ vector):
-        with pytest.raises(InvalidInputError, match=REDUCED[kind][1]):
-            work()
+    with pytest.raises(InvalidInputError, match=REDUCED[kind][1]):
+        operator @ torch.ones(operator.shape[0])
 
 
 def test_invalid_input_does_not_try_the_next_method():
