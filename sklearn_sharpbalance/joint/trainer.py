@@ -90,14 +90,6 @@ class JointTrainer:
         """Return an empty context: nothing is kept between segments."""
         return nullcontext()
 
-    def prune(self, run, state, segment):
-        """Raise: the plan of a joint training has no pruning."""
-        raise AssertionError("joint training does not prune")
-
-    def select(self, run, state, segment):
-        """Raise: the plan of a joint training has no selection."""
-        raise AssertionError("joint training does not select samples")
-
     def train(self, run, state: EnsembleState, segment: Segment, report=NO_REPORT):
         """Train all members for a segment and return the new state.
 

@@ -2,9 +2,9 @@
 
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from sklearn.base import clone
@@ -13,42 +13,13 @@ from sklearn_sharpbalance.aggregation.nets import final_net, logits_on
 from sklearn_sharpbalance.data.labels import is_right, weighted_mean
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.members import Segment
-from sklearn_sharpbalance.members.session import Report
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.plan import EnsembleState, is_due, remaining
 
-__all__ = ["EarlyStopping", "Trainer", "TrainingLoop", "fitted_or_before"]
+__all__ = ["EarlyStopping", "TrainingLoop", "fitted_or_before"]
 
 DEFAULT_PATIENCE = 10
-
-
-class Trainer(Protocol):
-    """Trains the members of a fit, segment by segment."""
-
-    net: Any
-    data: Any
-    training: Segment
-
-    def first_members(self) -> list:
-        """Return the members before the first epoch."""
-
-    def open(self, members: list) -> AbstractContextManager:
-        """Return the context of a run, which the other methods take."""
-
-    def prune(self, run, state: EnsembleState, segment: Segment) -> EnsembleState:
-        """Set the smallest weights of each member to zero."""
-
-    def select(self, run, state: EnsembleState, segment: Segment) -> EnsembleState:
-        """Score all samples by all members, and select the samples for SAM."""
-
-    def train(
-        self, run, state: EnsembleState, segment: Segment, report: Report
-    ) -> EnsembleState:
-        """Train all members for a segment."""
-
-    def passes(self, segment: Segment) -> float:
-        """Return about how many passes over the samples an epoch takes."""
 
 
 @dataclass
@@ -104,12 +75,17 @@ class EarlyStopping:
 
 
 class TrainingLoop:
-    """Runs the plan of a prepared fit."""
+    """Runs the plan of a prepared fit.
+
+    Its trainer makes the first members and opens a run. In the run it trains the
+    members of a state for a segment, and returns the new state. Before that, it prunes
+    members and selects samples where the plan says so.
+    """
 
     state: EnsembleState  # after the last complete segment; set by start
 
     def __init__(self, prepared):
-        self.trainer: Trainer = prepared.trainer
+        self.trainer = prepared.trainer
         self.plan: list[Segment] = prepared.plan
         self.checkpoints: FitCheckpoints | None = prepared.checkpoints
         self.early_stopping: EarlyStopping | None = prepared.early_stopping
@@ -164,7 +140,8 @@ class TrainingLoop:
 
     def _end_segment(self, segment, following, stopped) -> bool:
         """Score the ensemble and write a checkpoint; return whether the fit is over."""
-        finished = following is None or stopped or self.state.all_stopped
+        all_stopped = all(member.stopped for member in self.state.members)
+        finished = following is None or stopped or all_stopped
         if self.early_stopping is not None:
             finished |= self.early_stopping.update(self.trainer, self.state)
         checkpoints = self.checkpoints

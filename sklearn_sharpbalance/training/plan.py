@@ -42,11 +42,6 @@ class EnsembleState:
     epochs: list[int] = field(default_factory=list)  # that each member has run
     passes: float = 0.0  # over the training samples, all members together
 
-    @property
-    def all_stopped(self) -> bool:
-        """Whether callbacks have stopped every member."""
-        return all(member.stopped for member in self.members)
-
 
 @dataclass(frozen=True)
 class Seeds:

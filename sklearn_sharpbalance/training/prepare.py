@@ -48,7 +48,7 @@ from sklearn_sharpbalance.training.image_recipe import (
     image_recipe,
     warn_of_float_images,
 )
-from sklearn_sharpbalance.training.loop import EarlyStopping, Trainer
+from sklearn_sharpbalance.training.loop import EarlyStopping
 from sklearn_sharpbalance.training.plan import (
     Seeds,
     cut_length,
@@ -104,7 +104,7 @@ class Prepared:
     """Everything that a fit needs before its first epoch."""
 
     params: dict[str, Any]  # with defaults for the data in place of None
-    trainer: Trainer
+    trainer: Any  # PhasedTrainer or JointTrainer
     plan: list[Segment]
     aggregation: Aggregation
     seeds: Seeds

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -159,7 +159,8 @@ class PhasedTrainer:
             train = cached(self.memory, train_members, ignore=["engine", "report"])
             members, epochs = train(engine=self.engine, **inputs, report=report)
         before = state.epochs or [0] * len(members)
-        per_epoch = 1 + (self._sam_passes - 1) * inputs["masks"].mean(axis=1)  # (M,)
+        more = np.subtract(sam_passes(self.net), 1)  # (M,), or (1,) for all members
+        per_epoch = 1 + more * inputs["masks"].mean(axis=1)  # (M,)
         return replace(
             state,
             members=members,
@@ -197,12 +198,7 @@ class PhasedTrainer:
         uses_sam = not isinstance(self.selector, NoneSelector)
         if segment.name == "warmup":
             uses_sam = self.warmup == "sam"
-        return float(np.mean(self._sam_passes)) if uses_sam else 1.0
-
-    @cached_property
-    def _sam_passes(self) -> np.ndarray:
-        """Passes of a sample with SAM: (M,), or (1,) for all members."""
-        return np.asarray(sam_passes(self.net))
+        return float(np.mean(sam_passes(self.net))) if uses_sam else 1.0
 
     def masks(self, state: EnsembleState, phase=None) -> np.ndarray:
         """Return the SAM masks (M, N) of a phase; None is the last phase."""
