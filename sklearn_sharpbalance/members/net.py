@@ -3,7 +3,6 @@
 import inspect
 import math
 import warnings
-from collections.abc import Mapping
 from difflib import get_close_matches
 from functools import partial
 from typing import Any
@@ -81,7 +80,9 @@ def as_skorch_net(estimator, input_shape, n_classes, nested=None, optimizer=None
         if isinstance(nested.get(name), nn.Module)
     }
     check_names(net, nested)
-    net = with_objects(net, objects).set_params(**nested)
+    if objects:
+        net = with_objects(net, objects)
+    net.set_params(**nested)
     for part, called in (("module", "network"), ("criterion", "criterion")):
         kind, given = getattr(net, part), net.get_params_for(part)
         if given and isinstance(kind, nn.Module):
@@ -131,7 +132,7 @@ def check_names(net, names, prefix="estimator__") -> None:
 
 def with_objects(net, objects: dict[str, nn.Module]):
     """Return a copy of a net with modules as parts, which ``set_params`` cannot set."""
-    return type(net)(**(net.get_params(deep=False) | objects)) if objects else net
+    return type(net)(**(net.get_params(deep=False) | objects))
 
 
 def _default_net(estimator, input_shape, n_classes, optimizer):
@@ -256,7 +257,8 @@ def member_net(
 
 def joined_callbacks(own, more):
     """Return copies of the callbacks of net and ensemble; None if there are none."""
-    return clone([*_as_list(own), *_as_list(more)], safe=False) or None
+    own = [] if own is None or own == "disable" else own
+    return clone([*own, *(more or [])], safe=False) or None
 
 
 def ensemble_callbacks(params):
@@ -336,12 +338,6 @@ def _inside(pattern):
     inner = f"module.{pattern}"
     # It may be a part of the user's module, or already the name inside a member.
     return [inner, pattern] if pattern.startswith("module.") else [inner]
-
-
-def _as_list(callbacks):
-    if callbacks is None or callbacks == "disable":
-        return []
-    return list(callbacks.items() if isinstance(callbacks, Mapping) else callbacks)
 
 
 def as_logits(net, output: torch.Tensor) -> torch.Tensor:

@@ -75,7 +75,12 @@ class MLP(PlainSequential):
         layers: list[nn.Module] = [nn.Flatten()]
         widths = (n_features, *hidden)
         for n_in, n_out in zip(widths, hidden):
-            layers += _hidden_layer(n_in, n_out, activation, dropout, batch_norm)
+            layers.append(nn.Linear(n_in, n_out))
+            if batch_norm:
+                layers.append(nn.BatchNorm1d(n_out))
+            layers.append(ACTIVATIONS[activation]())
+            if dropout > 0:
+                layers.append(nn.Dropout(dropout))
         super().__init__(*layers, nn.Linear(widths[-1], n_classes))
 
 
@@ -106,15 +111,3 @@ def _check(
         raise InvalidInputError(
             f"Unknown activation {activation!r}. Choose one of {names}."
         )
-
-
-def _hidden_layer(
-    n_in: int, n_out: int, activation: str, dropout: float, batch_norm: bool
-) -> list[nn.Module]:
-    layers: list[nn.Module] = [nn.Linear(n_in, n_out)]
-    if batch_norm:
-        layers.append(nn.BatchNorm1d(n_out))
-    layers.append(ACTIVATIONS[activation]())
-    if dropout > 0:
-        layers.append(nn.Dropout(dropout))
-    return layers

@@ -84,7 +84,6 @@ class PhasedTrainer:
         self.scorer, self.selector = scorer, selector
         self.engine, self.prune_epoch = engine, prune_epoch
         self.memory, self.has_callbacks = memory, has_callbacks
-        self._last_inputs: tuple | None = None  # state, segment and their inputs
 
     def check(self) -> None:
         """Raise if the scorer, the selector or the cache cannot be used."""
@@ -94,27 +93,19 @@ class PhasedTrainer:
 
     def first_members(self):
         """Return the members before the first epoch."""
-        members = self._in_process(first_members)(
+        selects = self.n_warmup < self.training.n_epochs
+        scorer = self.scorer if selects and self.selector.needs_sharpness else None
+        is_search = hasattr(self.memory, "cached")  # they are not cached on disk
+        make = self.memory.cached(first_members) if is_search else first_members
+        return make(
             net=self.net,
             seeds=self.seeds,
             data=self.data,
             n_classes=self.n_classes,
             warm_nets=self.warm_nets,
+            scorer=scorer,
+            precision=self.training.precision,
         )
-        if self.n_warmup < self.training.n_epochs and self.selector.needs_sharpness:
-            self._in_process(try_scoring)(
-                net=self.net,
-                members=members,
-                data=self.data,
-                scorer=self.scorer,
-                precision=self.training.precision,
-            )
-        return members
-
-    def _in_process(self, function):
-        """Return a function that is cached by a search, but not on disk."""
-        own = hasattr(self.memory, "cached")
-        return self.memory.cached(function) if own else function
 
     def open(self, members) -> EngineRun:
         """Return the run that trains these members."""
@@ -171,23 +162,15 @@ class PhasedTrainer:
         )
 
     def training_inputs(self, state: EnsembleState, segment: Segment) -> dict:
-        """Return what the result of a segment depends on, by name.
-
-        A search asks for it twice; the hash of an object is computed once.
-        """
-        last = self._last_inputs
-        if last is not None and last[0] is state and last[1] is segment:
-            return last[2]
+        """Return what the result of a segment depends on, by name."""
         masks = self.masks(state, segment.name)  # (M, N)
-        inputs = {
+        return {
             "net": self.net,
             "members": state.members,
             "data": self.data,
             "segment": segment.with_masks(masks),
             "masks": masks,
         }
-        self._last_inputs = state, segment, inputs
-        return inputs
 
     def passes(self, segment: Segment) -> float:
         """Return about how many passes over the samples an epoch takes.
@@ -212,15 +195,31 @@ class PhasedTrainer:
         return replace(self.data, transform=self.training.transform)
 
 
-def first_members(net, seeds: Seeds, data, n_classes, warm_nets) -> list[MemberState]:
-    """Return the members before training: new, or with the weights of ``warm_nets``."""
+def first_members(
+    net, seeds: Seeds, data, n_classes, warm_nets, scorer=None, precision="float32"
+) -> list[MemberState]:
+    """Return the members before training: new, or with the weights of ``warm_nets``.
+
+    Raise if their networks, or the scorer, would fail later.
+    """
     members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
     for member, fitted in zip(members, warm_nets):
         _take_weights(member, state_of(fitted))
     for member in members if own_settings(net) else members[:1]:
         check = partial(check_module, net, member, data=data, n_classes=n_classes)
         explain_out_of_memory(check, net, len(members))
+        if scorer is not None and is_of_package(scorer):
+            try_score = partial(_try_score, net, member, data, scorer, precision)
+            explain_out_of_memory(try_score, net, len(members))
     return members
+
+
+def _try_score(net, member, data, scorer, precision) -> None:
+    """Score two samples: scorers of others may need all samples, or have a state."""
+    few = rows_of(data, np.arange(min(2, len(data))))
+    # Scores that are not finite now may be finite after some epochs.
+    with suppress(DivergenceError), random_stream(net.device, seed=member.seed):
+        score_member(net, member, few, scorer=clone(scorer), precision=precision)
 
 
 def _take_weights(member, fitted):
@@ -244,24 +243,6 @@ def _take_weights(member, fitted):
     }
     if loose:
         member.extra["buffers"] = own | loose
-
-
-def try_scoring(net, members, data, scorer, precision) -> None:
-    """Raise before the warm-up if the scorer cannot score the networks.
-
-    Only scorers of this package are tried, on two samples: others may need all samples,
-    or have a state.
-    """
-    if not is_of_package(scorer):
-        return
-    few = rows_of(data, np.arange(min(2, len(data))))
-    for member in members if own_settings(net) else members[:1]:
-        score = partial(
-            score_member, net, member, few, scorer=clone(scorer), precision=precision
-        )
-        # Scores that are not finite now may be finite after some epochs.
-        with suppress(DivergenceError), random_stream(net.device, seed=member.seed):
-            explain_out_of_memory(score, net, len(members))
 
 
 def train_members(engine, net, members, data, segment, masks, report):

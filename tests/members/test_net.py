@@ -68,11 +68,10 @@ def names(net):
     return [name for name, _ in net.callbacks_]
 
 
-@pytest.mark.parametrize("as_dict", [False, True])
-def test_callbacks_of_the_net_and_of_the_ensemble_are_both_kept(as_dict):
+def test_callbacks_of_the_net_and_of_the_ensemble_are_both_kept():
     mine = [("schedule", LRScheduler()), ("f1", EpochScoring("f1_macro", name="f1"))]
     given = configured(callbacks=mine)
-    more = {"timer": EpochTimer()} if as_dict else [("timer", EpochTimer())]
+    more = [("timer", EpochTimer())]
     net = built(as_skorch_net(given, (4,), 3), callbacks=more)
     assert names(net) == ["schedule", "f1", "timer"]
     assert len(given.callbacks) == 2
