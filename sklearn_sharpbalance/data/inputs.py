@@ -89,11 +89,15 @@ class InputFormat:
     largest: float | None = None
 
     @property
+    def has_three_axes(self) -> bool:
+        """Whether a sample has three axes, as an image (C, H, W)."""
+        return self.shape is not None and len(self.shape) == 3
+
+    @property
     def is_uint8_images(self) -> bool:
         """Whether the module sees images (C, H, W) of uint8."""
-        shape = self.shape or ()
-        is_image = len(shape) == 3 and shape[0] in IMAGE_CHANNELS
-        return is_image and self.dtype == "uint8"
+        shape, is_uint8 = self.shape or (), self.dtype == "uint8"
+        return is_uint8 and self.has_three_axes and shape[0] in IMAGE_CHANNELS
 
     def to_module(self, X):
         """Convert from the user's layout to the module's; memory maps become views."""

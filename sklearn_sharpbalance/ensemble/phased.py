@@ -150,7 +150,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
 
     def _recipe(self, params, nested, inputs, *, n_classes, continues, whole_fit):
         fitted, n_rows = self.net_ if continues else None, len(inputs.data)
-        if whole_fit or continues:
+        if inputs.format.has_three_axes and (whole_fit or continues):
             params, nested = image_schedule(
                 params, nested, fmt=inputs.format, n_images=n_rows, fitted=fitted
             )

@@ -137,13 +137,7 @@ def prepare(
     read = read_samples(
         estimator, X, y, sample_weight, asked, classes=classes, continues=continues
     )
-    n_images = len(read.data) if whole_fit else 0
-    given = image_recipe(asked, asked_of_net, fmt=read.format, n_images=n_images)
-    if given["shared_trunk"] is None:
-        given = table_step(given, asked_of_net, fmt=read.format)
-    if whole_fit:
-        with random_stream(seed=0):  # items of a Dataset may be random
-            warn_of_float_images(asked, asked_of_net, fmt=read.format, X=read.data.X)
+    given = _given(asked, asked_of_net, read, whole_fit=whole_fit)
     unlabeled = estimator._read_unlabeled(X_unlabeled, read)
     n_members = len(estimator.estimators_) if continues else given["n_estimators"]
     start = _start(
@@ -222,6 +216,22 @@ def read_samples(
     item_shape = fmt.shape if fmt.kind == "dataset" else None
     data = TrainingData(X, codes, weight, item_shape=item_shape)
     return Samples(data=data, format=fmt, classes=found)
+
+
+def _given(asked, asked_of_net, read, *, whole_fit) -> dict[str, Any]:
+    """Return the parameters with augmentation and step in place of defaults."""
+    given, fmt = asked, read.format
+    if fmt.has_three_axes:
+        n_images = len(read.data) if whole_fit else 0
+        given = image_recipe(asked, asked_of_net, fmt=fmt, n_images=n_images)
+        if whole_fit:
+            with random_stream(seed=0):  # items of a Dataset may be random
+                warn_of_float_images(asked, asked_of_net, fmt=fmt, X=read.data.X)
+    elif asked["train_transform"] == "auto":
+        given = asked | {"train_transform": None}
+    if given["shared_trunk"] is None:
+        given = table_step(given, asked_of_net, fmt=fmt)
+    return given
 
 
 def _check_same_classes(classes, fitted):
@@ -365,7 +375,7 @@ def _transform(train_transform, fmt):
     if train_transform is None:
         return None
     transform = resolve_transform(train_transform)
-    if isinstance(transform, ImageTransform) and len(fmt.shape or ()) != 3:
+    if isinstance(transform, ImageTransform) and not fmt.has_three_axes:
         raise InvalidInputError(
             f"train_transform={train_transform!r} needs images (C, H, W), but X is "
             f"{fmt}. Pass a function of a batch, or None."
