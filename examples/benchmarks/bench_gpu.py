@@ -30,7 +30,7 @@ from sklearn_sharpbalance import (
     ResNet18,
     SharpBalanceEnsembleClassifier,
 )
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 
 MEMBERS, BATCH = 3, 128
 
@@ -131,7 +131,7 @@ def measure_case(name, clf, X, y, numbers):
     numbers[f"{name}_fit_s"] = time.perf_counter() - start
     numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
     numbers[f"{name}_sam_shares"] = clf.sam_masks_.mean(axis=1).tolist()
-    sizes = part_sizes(clf.sam_masks_, BATCH)
+    sizes = batch_sizes(clf.sam_masks_, BATCH)
     numbers[f"{name}_places"] = [sizes.sam, sizes.normal]
     numbers[f"{name}_epoch_over_sgd"] = seconds / numbers["sgd_epoch_s"]
     numbers["engine"] = clf.engine_.name

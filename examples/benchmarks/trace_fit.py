@@ -14,7 +14,7 @@ import sklearn_sharpbalance
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
 
 PACKAGE = Path(sklearn_sharpbalance.__file__).parent
-STEP = "balanced_step"
+STEP = "training_step"
 
 
 def place(frame):

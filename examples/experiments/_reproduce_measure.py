@@ -1,6 +1,7 @@
 """Data of a run, its corrupted copies, and the record of a fitted ensemble."""
 
 import os
+from base64 import b64encode
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -178,11 +179,12 @@ def measure_corrupted(clf, task, temperature, mixed_temperature):
     not one that a temperature would give as well. The disagreement-error ratio is the
     mean disagreement of the sets over their mean error.
     """
-    rows = {}
+    rows, hits = {}, []
     for (_, severity), (images, labels) in task.corrupted.items():
         codes = np.searchsorted(clf.classes_, labels)
         logits = clf.member_decision_function(images)  # (M, N, C)
         mixed = np.log(mean_proba(logits))
+        hits.append(logits.mean(0).argmax(-1) == codes)
         row = {
             "corrupted_nll_after_temperature": nll(logits.mean(0) / temperature, codes),
             "mean_proba_corrupted_accuracy": (mixed.argmax(-1) == codes).mean(),
@@ -201,6 +203,8 @@ def measure_corrupted(clf, task, temperature, mixed_temperature):
         error = means.pop("member_corrupted_error")
         means["corrupted_der"] = means["corrupted_disagreement"] / max(error, 1e-12)
         record |= {prefix + name: value for name, value in means.items()}
+    # Bits of (corrupted set, image), for paired comparisons.
+    record["corrupted_hits"] = b64encode(np.packbits(hits).tobytes()).decode()
     return record
 
 

@@ -1,18 +1,17 @@
 """The engine that trains each member as a skorch net and supports every feature."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
 from sklearn_sharpbalance.autodiff import sample_losses
 from sklearn_sharpbalance.data.augment import EpochAugment
-from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.batches import BatchLayout
 from sklearn_sharpbalance.data.training_data import DeviceData, take_rows
 from sklearn_sharpbalance.engine.base import Engine, EngineRun
 from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
-from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+from sklearn_sharpbalance.members.step import set_learning_rate, training_step
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, autocast, tf32
 from sklearn_sharpbalance.runtime.rng import (
     epoch_rng,
@@ -93,35 +92,37 @@ def train_member(net, state, data, segment, mask, report=NO_REPORT):
         return state
     session = MemberSession(net, state, data, segment, report)
     source = DeviceData(data, session.net.device, loader_params(session.net))
+    layout = BatchLayout(mask, segment.sizes)
     with random_stream(session.net.device), tf32(segment.precision):
         for epoch in range(segment.start, segment.stop):
-            train_epoch(session, source, mask, epoch)
+            train_epoch(session, source, layout, epoch)
             if session.stopped:
                 break
     return session.finish()
 
 
-def train_epoch(session, source, mask, epoch):
+def train_epoch(session, source, layout, epoch):
     """Train a member for one epoch, batch by batch."""
     net, seed = session.net, session.state.seed
-    batches = epoch_batches(mask, session.segment.sizes, epoch_rng(seed, epoch))
+    indices = layout.epoch(epoch_rng(seed, epoch))
     session.begin_epoch(epoch)
     seed_generators(epoch_seed(seed, epoch), net.device)
-    share = torch.as_tensor(batches.share, device=net.device)
+    share = torch.as_tensor(layout.share, device=net.device)
     augment = EpochAugment(session.segment.transform, share.shape, net.device)
     total = torch.zeros((), device=net.device)
-    member, n_batches = [session.state.index], len(batches.indices)
-    for t, (x, rows) in enumerate(source.iterate(batches.indices)):
+    member, n_batches = [session.state.index], len(indices)
+    for t, (x, rows) in enumerate(source.iterate(indices)):
         if not session.sets_own_rate:
             factor = session.segment.lr_factor(epoch, t)
             set_learning_rate(net.optimizer_, factor)
-        total += train_batch(session, source, augment.batch(t, x), rows, share[t])
+        x, is_sam = augment.batch(t, x), bool(layout.is_sam[t])
+        total += train_batch(session, source, x, rows, share[t], is_sam)
         session.report.reached(member, epoch + (t + 1) / n_batches)
     lr = float(net.optimizer_.param_groups[0]["lr"])
     session.end_epoch(epoch, total.item() / n_batches, lr)
 
 
-def train_batch(session, source, x, rows, share):
+def train_batch(session, source, x, rows, share, is_sam):
     """Make one update of one member and return the loss of the batch, a tensor."""
     net, segment = session.net, session.segment
     y = source.y[rows]
@@ -133,33 +134,32 @@ def train_batch(session, source, x, rows, share):
         x, y = _put_back(x, places, shown[0]), _put_back(y, places, shown[1])
     set_training(net, True)
 
-    outputs: dict[int, Any] = {}  # of the clean passes, in the order of the batch
+    outputs = []  # of each pass
 
-    def loss_of(part):
+    def loss_of_batch():
         with autocast(segment.precision, net.device):
-            output = net.infer(take_rows(x, part))
-            losses = sample_losses(net, output, y[part])
-        outputs.setdefault(part.start, output.detach())
-        return (losses.float() * weight[part]).sum()
+            output = net.infer(x)
+            losses = sample_losses(net, output, y)
+        outputs.append(output.detach())
+        return (losses.float() * weight).sum()
 
     def notify_gradients():
         session.unscale()
         named = list(net.module_.named_parameters())
         net.notify("on_grad_computed", named_parameters=named)
 
-    loss = balanced_step(
+    loss = training_step(
         net.optimizer_,
-        loss_of,
-        segment.sizes.sam,
-        len(share),
-        sam_share=weight[: segment.sizes.sam].sum() * session.scaler.get_scale(),
+        loss_of_batch,
+        is_sam,
+        grad_scale=weight.sum() * session.scaler.get_scale(),
         module=net.module_,
         backward=session.backward,
         descend=session.descend,
         before_update=notify_gradients if session.has_gradient_callbacks else None,
     )
     if session.has_batch_callbacks:
-        y_pred = torch.cat([outputs[k] for k in sorted(outputs)])[places]
+        y_pred = outputs[0][places]
         if y_pred.dtype in AUTOCAST_DTYPES.values():
             y_pred = y_pred.float()  # numpy and skorch's scoring have no bfloat16
         net.history.record_batch("train_loss", loss.item())

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.data.augment import EpochAugment
-from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.batches import BatchLayout
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
@@ -98,15 +98,16 @@ class JointFeed:
         self.unlabeled = None
         if unlabeled is not None:
             self.unlabeled = DeviceData(unlabeled, device, loader_params)
-        self.no_mask = np.zeros(len(data), dtype=bool)
+        no_mask = np.zeros(len(data), dtype=bool)
+        self.layout = BatchLayout(no_mask, segment.sizes)
         self.prior = class_fractions(data).to(device)
 
     def epoch(self, epoch) -> Iterator[JointBatch]:
         """Yield the batches of an epoch; items and augmentation draw from its seed."""
         seed_generators(epoch_seed(self.seed, epoch), self.device)
         source, sizes = self.source, self.segment.sizes
-        batches = epoch_batches(self.no_mask, sizes, epoch_rng(self.seed, epoch))
-        share = torch.as_tensor(batches.share, device=self.device)
+        indices = self.layout.epoch(epoch_rng(self.seed, epoch))
+        share = torch.as_tensor(self.layout.share, device=self.device)
         drawn = draw_members(
             self.n_members,
             self.n_drawn,
@@ -115,7 +116,7 @@ class JointFeed:
         )
         augment = EpochAugment(self.segment.transform, share.shape, self.device)
         unlabeled = self._unlabeled_batches(epoch)
-        for t, (x, rows) in enumerate(source.iterate(batches.indices)):
+        for t, (x, rows) in enumerate(source.iterate(indices)):
             weight = (
                 share[t] if source.weight is None else share[t] * source.weight[rows]
             )
@@ -137,7 +138,7 @@ class JointFeed:
         rows = unlabeled_rows(
             len(self.unlabeled.y),
             sizes.n_batches,
-            width=sizes.normal,
+            width=sizes.width,
             rng=self._rng(epoch, 2),
         )
         augment = EpochAugment(self.segment.transform, rows.shape, self.device)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from sklearn_sharpbalance._validation import in_a_sentence
-from sklearn_sharpbalance.data.batches import PartSizes, part_sizes
+from sklearn_sharpbalance.data.batches import BatchSizes, batch_sizes
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.weights import WeightAveraging
 
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 CHECKED_STEPS = 10_000  # evenly spaced in the training; takes some milliseconds
-NO_SIZES = PartSizes(n_batches=0, sam=0, normal=0)  # before masks are known
+NO_SIZES = BatchSizes(n_sam=0, n_normal=0, width=0)  # before masks are known
 OF_PHASE = ("name", "rho", "averaging", "sizes")  # may change from phase to phase
 
 
@@ -127,8 +127,8 @@ class Segment:
         Fraction of the weights that is set to zero before the first epoch.
     pruned : bool
         Whether weights that are zero at the start stay zero.
-    sizes : PartSizes
-        Shape of the batches, set by :meth:`with_masks`.
+    sizes : BatchSizes
+        Number and width of the batches, set by :meth:`with_masks`.
     """
 
     name: str
@@ -145,7 +145,7 @@ class Segment:
     select: bool = False
     prune: float | None = None
     pruned: bool = False
-    sizes: PartSizes = NO_SIZES
+    sizes: BatchSizes = NO_SIZES
 
     @property
     def last(self) -> bool:
@@ -167,7 +167,7 @@ class Segment:
             averaging=averaging,
             select=False,
             prune=None,
-            sizes=part_sizes(masks, self.batch_size),
+            sizes=batch_sizes(masks, self.batch_size),
         )
 
     def continues(self, previous: "Segment", *, new_phase: bool = False) -> bool:

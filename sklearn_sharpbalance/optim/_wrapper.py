@@ -30,7 +30,7 @@ class WrappingOptimizer(Optimizer):
     """
 
     _rules: ClassVar[dict[str, Interval]] = {}
-    _own_state_names: ClassVar[tuple[str, ...]] = ()
+    own_state_names: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class WrappingOptimizer(Optimizer):
 
     @state.setter
     def state(self, state):
-        self._own_state = _split(state, self._own_state_names)
+        self._own_state = _split(state, self.own_state_names)
         self._home["state"] = state
 
     @property
@@ -129,7 +129,7 @@ class WrappingOptimizer(Optimizer):
             self._join_base()
             return
         self._check_groups(state["param_groups"])  # before anything is replaced
-        self._own_state = _split(state["state"], self._own_state_names)
+        self._own_state = _split(state["state"], self.own_state_names)
         self.base_optimizer.__setstate__(state)
 
 

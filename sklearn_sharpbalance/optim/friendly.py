@@ -69,7 +69,7 @@ class FriendlySAM(SharpnessAwareOptimizer):
         "sigma": NON_NEGATIVE,
         "lmbda": FROM_0_BELOW_1,
     }
-    _own_state_names = (AVERAGE,)
+    own_state_names = (AVERAGE,)
 
     def __init__(
         self,

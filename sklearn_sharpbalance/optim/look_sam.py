@@ -101,7 +101,7 @@ class LookSAM(SharpnessAwareOptimizer):
         "k": POSITIVE_INTEGER,
         "alpha": NON_NEGATIVE,
     }
-    _own_state_names = (DIRECTION, COUNT)
+    own_state_names = (DIRECTION, COUNT)
     _keeps_gradients = True
 
     def __init__(

@@ -168,12 +168,14 @@ def capture_graph(
     work: Callable[[], Any],
     device: torch.device,
     before_each: Callable[[], Any] = lambda: None,
+    pool: Any = None,
 ) -> tuple[torch.cuda.CUDAGraph, Any]:
     """Run ``work`` a few times, then capture it; return the graph and the result.
 
     The work reads and writes tensors that keep their memory addresses, on a GPU that
     need not be the current one. Each replay overwrites the tensors of the result.
-    ``before_each`` is called before every run, and is not captured.
+    ``before_each`` is called before every run, and is not captured. ``pool`` is that of
+    a graph whose memory may be used, since the two are never replayed at once.
     """
     # "global" raises for calls that cannot be captured, in any thread; outside of the
     # main thread that would raise for valid calls of the other threads.
@@ -189,6 +191,6 @@ def capture_graph(
             before_each()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode=mode):
             result = work()
     return graph, result

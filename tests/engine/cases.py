@@ -6,7 +6,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.members import Segment, initial_state
 from sklearn_sharpbalance.members.schedules import cosine
 from sklearn_sharpbalance.members.session import NO_REPORT
@@ -30,7 +30,7 @@ def segment(masks, start, stop, n_epochs, batch_size=16, sizes=None, **settings)
         start=start,
         stop=stop,
         n_epochs=n_epochs,
-        sizes=sizes or part_sizes(masks, batch_size=batch_size),
+        sizes=sizes or batch_sizes(masks, batch_size=batch_size),
         rho=(0.05, 0.2),
         lr_schedule=cosine,
         **settings,

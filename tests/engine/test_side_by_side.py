@@ -10,7 +10,7 @@ import torch
 from skorch.callbacks import Callback
 
 from sklearn_sharpbalance import MLP
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.members import as_skorch_net, member_net
@@ -35,7 +35,7 @@ def members_net(*callbacks, optimizer=None):
 
 def train(engine, net, states, edges, report=NO_REPORT, members=(0, 1), **settings):
     """Return the states after segments of one phase."""
-    masks, sizes = MASKS[list(members)], part_sizes(MASKS, batch_size=16)
+    masks, sizes = MASKS[list(members)], batch_sizes(MASKS, batch_size=16)
     with engine.open(net, states, DATA) as run:
         return train_segments(run, edges, masks, report, sizes=sizes, **settings)
 

@@ -4,22 +4,23 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from sklearn_sharpbalance.data.batches import PartSizes
+from sklearn_sharpbalance.data.batches import BatchSizes
 from sklearn_sharpbalance.engine.stacked.ensembles import (
     MOST_ON_CPU,
     EnsembleSegment,
     groups_of_ensembles,
 )
+from sklearn_sharpbalance.optim import SAM, LookSAM
 
 ROWS = SimpleNamespace(X=np.zeros((10, 5)))
 
 
-def ensemble(sam=4, normal=6, n_members=3, data=ROWS):
+def ensemble(n_sam=1, width=10, n_members=3, data=ROWS, optimizer=SAM):
     made = EnsembleSegment(
-        net=SimpleNamespace(device="cpu"),
+        net=SimpleNamespace(device="cpu", optimizer=optimizer),
         members=[None] * n_members,
         data=data,
-        segment=SimpleNamespace(sizes=PartSizes(n_batches=2, sam=sam, normal=normal)),
+        segment=SimpleNamespace(sizes=BatchSizes(n_sam, 2 - n_sam, width)),
         masks=np.zeros((n_members, 10), dtype=bool),
     )
     vars(made)["member_bytes"] = 100  # in place of the estimate for a network
@@ -33,14 +34,19 @@ def test_ensembles_of_one_key_are_one_group():
     ]
 
 
-def test_similar_parts_are_padded_and_others_are_not():
-    ensembles = [ensemble(sam=n, normal=100 - n) for n in (50, 20, 52, 22)]
+def test_batches_of_similar_width_are_padded_and_others_are_not():
+    ensembles = [ensemble(width=width) for width in (50, 20, 52, 22)]
     assert groups_of_ensembles(ensembles, ["a"] * 4) == [[1, 3], [0, 2]]
 
 
-def test_an_empty_part_is_not_padded():
-    ensembles = [ensemble(sam=0, normal=10), ensemble(sam=10, normal=0), ensemble()]
-    assert groups_of_ensembles(ensembles, ["a"] * 3) == [[0], [1], [2]]
+def test_ensembles_without_sam_are_apart():
+    ensembles = [ensemble(n_sam=n_sam) for n_sam in (0, 1, 2)]
+    assert groups_of_ensembles(ensembles, ["a"] * 3) == [[0], [1, 2]]
+
+
+def test_optimizers_with_a_state_of_their_own_need_the_same_steps():
+    ensembles = [ensemble(n_sam=n_sam, optimizer=LookSAM) for n_sam in (1, 2, 1)]
+    assert groups_of_ensembles(ensembles, ["a"] * 3) == [[0, 2], [1]]
 
 
 def test_the_number_of_members_on_a_cpu_is_limited():

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
-from sklearn_sharpbalance.data.batches import epoch_batches, part_sizes
+from sklearn_sharpbalance.data.batches import BatchLayout, batch_sizes
 from sklearn_sharpbalance.engine import skorch_engine
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 from sklearn_sharpbalance.joint.batches import draw_members
@@ -75,14 +75,14 @@ def naive_sed_training(clf, X, y, n_members, n_drawn, n_epochs, weight):
     optimizer = torch.optim.SGD(params, lr=0.05, momentum=0.9)
     X, y = torch.tensor(X).double(), torch.tensor(y)
     no_sam = np.zeros((1, len(X)), dtype=bool)
-    sizes = part_sizes(no_sam, 32)
+    sizes = batch_sizes(no_sam, 32)
+    layout = BatchLayout(no_sam[0], sizes)
     for epoch in range(n_epochs):
-        dealt = epoch_batches(no_sam[0], sizes, epoch_rng(seeds.selection, epoch))
+        dealt = layout.epoch(epoch_rng(seeds.selection, epoch))
         rng = np.random.default_rng([seeds.selection, epoch, 1])
         drawn = draw_members(n_members, n_drawn, sizes.n_batches, rng)
         for t in range(sizes.n_batches):
-            real = dealt.share[t] > 0
-            rows = dealt.indices[t][real]
+            rows = dealt[t][layout.share[t] > 0]
             logits = [module(X[rows]) for module in modules]
             loss = sum(cross_entropy(f, y[rows]) for f in logits) / n_members
             loss = loss + weight * naive_pairs(logits, y[rows], drawn[t])

@@ -16,7 +16,7 @@ from torch import nn
 import sklearn_sharpbalance
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
@@ -216,7 +216,9 @@ def test_graph_steps_use_the_settings_of_each_member():
     apart = [{"lr": 0.02, "optimizer__weight_decay": 0.1}, {"module__hidden": (5, 4)}]
     net = shared_net(apart)
     masks = np.random.default_rng(0).random((2, 60)) < 0.5
-    phase = segment(3, sizes=part_sizes(masks, 16), rho=(0.05, 0.2), lr_schedule=cosine)
+    phase = segment(
+        3, sizes=batch_sizes(masks, 16), rho=(0.05, 0.2), lr_schedule=cosine
+    )
     first = [initial_state(net, i, seed) for i, seed in enumerate((3, 4))]
     want, got = (
         engine.open(net, first, data).train(phase, masks)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.members import (
@@ -70,7 +70,7 @@ def train(net, state, start, stop, *, pruned, averaging=None):
         stop,
         start=start,
         n_epochs=4,
-        sizes=part_sizes(mask[None], 16),
+        sizes=batch_sizes(mask[None], 16),
         pruned=pruned,
         averaging=averaging,
     )

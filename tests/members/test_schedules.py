@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler
 
-from sklearn_sharpbalance.data.batches import PartSizes
+from sklearn_sharpbalance.data.batches import BatchSizes
 from sklearn_sharpbalance.members.schedules import cosine, one_cycle, paper_steps
 from tests.members.cases import segment
 
@@ -55,7 +55,7 @@ def test_one_cycle_is_torchs_one_cycle():
 
 
 def test_progress_of_a_segment_is_relative_to_the_whole_training():
-    sizes = PartSizes(n_batches=4, sam=0, normal=8)
+    sizes = BatchSizes(n_sam=0, n_normal=4, width=8)
     phase = segment(
         10, start=5, sizes=sizes, rho=(0.0,), lr_schedule=lambda progress: progress
     )

@@ -14,7 +14,7 @@ from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
 
 from sklearn_sharpbalance import MLP
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.exceptions import DivergenceError
@@ -57,7 +57,7 @@ def train(
     """Train one member through the segments between the cuts."""
     mask = np.arange(len(data)) % 3 == 0 if mask is None else mask
     state = initial_state(net, 0, seed=3)
-    sizes = part_sizes(mask[None], 16)
+    sizes = batch_sizes(mask[None], 16)
     for start, stop in pairwise(cuts):
         phase = segment(
             stop, start=start, n_epochs=cuts[-1], sizes=sizes, lr_schedule=schedule
@@ -177,7 +177,7 @@ def test_scheduler_continues_with_a_new_optimizer():
     net = make_net([("schedule", LRScheduler(**SCHEDULERS["lambda"]))])
     rates = [row["lr"] for row in train(net, table()).history]
     state = replace(train(net, table(), (0, 2)), optimizer=None)
-    sizes = part_sizes(np.zeros((1, 48), dtype=bool), 16)
+    sizes = batch_sizes(np.zeros((1, 48), dtype=bool), 16)
     phase = segment(4, start=2, sizes=sizes, rho=(0.0,))
     state = train_member(net, state, table(), phase, np.zeros(48, dtype=bool))
     assert [row["lr"] for row in state.history] == pytest.approx(rates)
@@ -211,7 +211,7 @@ class RecordBatches(Callback):
 def test_callbacks_get_batches_and_gradients():
     data = table(n=48, held_out=10)
     net = make_net([("watch", RecordBatches())])
-    mask = np.arange(48) < 24  # three batches of eight and eight
+    mask = np.arange(48) < 32  # two batches with SAM, one without
     watcher = train(net, data, (0, 2), mask=mask).extra["callbacks"]["watch"]
     training = [(True, 16, 16, (16, 3))] * 3
     held_out = [(False, 10, 10, (10, 3))]

@@ -6,7 +6,7 @@ import torch
 from skorch.callbacks import Callback, EpochScoring
 
 from sklearn_sharpbalance import MLP
-from sklearn_sharpbalance.data.batches import part_sizes
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.skorch_engine import train_member
 from sklearn_sharpbalance.members import (
@@ -17,7 +17,7 @@ from sklearn_sharpbalance.members import (
 from sklearn_sharpbalance.optim import SAM
 from tests.members.cases import segment
 
-N, N_SAM, BATCH = 50, 23, 16  # four batches of 6 + 7 samples, two of them padding
+N, N_SAM, BATCH = 50, 23, 16  # two batches of 11 or 12, two of 13 or 14 samples
 
 
 def train(*callbacks, own=lambda x: x, precision="float32"):
@@ -30,8 +30,8 @@ def train(*callbacks, own=lambda x: x, precision="float32"):
     settings = {"lr": 1e-3, "batch_size": BATCH}
     net = member_net(net, 2, sam=SAM, device="cpu", settings=settings, callbacks=named)
     mask = np.arange(N) < N_SAM
-    sizes = part_sizes(mask[None], BATCH)
-    assert sizes.n_batches * (sizes.sam + sizes.normal) > N
+    sizes = batch_sizes(mask[None], BATCH)
+    assert sizes.n_batches * sizes.width > N
     phase = segment(2, sizes=sizes, precision=precision)
     return train_member(net, initial_state(net, 0, seed=3), data, phase, mask)
 

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import NamedTuple
 
+import numpy as np
 import torch
 
 from sklearn_sharpbalance.data.augment import EpochAugment, ImageTransform
-from sklearn_sharpbalance.data.batches import epoch_batches
+from sklearn_sharpbalance.data.batches import BatchLayout
 from sklearn_sharpbalance.data.training_data import to_device
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
@@ -25,7 +26,6 @@ class _MemberEpoch(NamedTuple):
     """The batches of one member in one epoch."""
 
     rows: torch.Tensor  # (n_batches, B)
-    share: torch.Tensor  # (n_batches, B)
     augment: EpochAugment
 
 
@@ -43,22 +43,29 @@ class EpochFeed:
         Learning rate of the steps.
     last_lr : list of float
         Learning rate of the last step of the epoch.
+    is_sam : ndarray of shape (n_batches, number of sessions), dtype bool
+        Whether the samples of a session's batch get SAM.
     """
 
     def __init__(self, sessions, source, segment, masks):
         self.sessions, self.source, self.segment = sessions, source, segment
-        self.masks = masks
         sizes, device = segment.sizes, source.device
-        width = sizes.sam + sizes.normal
+        self.layouts = [BatchLayout(mask, sizes) for mask in masks]
+        self.is_sam = np.stack([layout.is_sam for layout in self.layouts], axis=1)
+        self.shares = [
+            to_device(torch.from_numpy(layout.share), device) for layout in self.layouts
+        ]
         sample = source.take(torch.zeros(1, dtype=torch.int64))
-        step_bytes = len(sessions) * width * sample.numel() * sample.element_size()
+        step_bytes = (
+            len(sessions) * sizes.width * sample.numel() * sample.element_size()
+        )
         self.length = min(sizes.n_batches, max(1, HALF_BYTES // step_bytes))
         self.has_own_draws = isinstance(segment.transform, ImageTransform | None)
         if not self.has_own_draws:
             # Other transforms draw each batch from the global generator. Members must
             # not alternate in its use: the buffer of a member has a whole epoch.
             self.length = sizes.n_batches
-        shape = (2 * self.length, width)
+        shape = (2 * self.length, sizes.width)
         n = len(sessions)
         # Made later: a transform may change dtype and size.
         self.x: list[torch.Tensor] = [sample.new_empty(0) for _ in range(n)]
@@ -75,8 +82,8 @@ class EpochFeed:
         for buffers in (self.y, self.weight):
             self._side_stream.keep(buffers)
 
-    def chunks(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """Yield the position of each chunk's first step, and its number of steps.
+    def chunks(self, epoch: int) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield the position of each chunk's first step, and ``is_sam`` of its steps.
 
         The caller launches these steps and asks for the next chunk without waiting for
         them: the chunk after it is fetched meanwhile.
@@ -94,7 +101,7 @@ class EpochFeed:
                 self.last_lr = [float(rates[-1]) for rates in self._rates]
             self._fill_rates(self._half, start)
             self._side_stream.mark()
-            yield self._half * self.length, min(self.length, n_batches - start)
+            yield self._half * self.length, self.is_sam[start : start + self.length]
             next_epoch, next_start = epoch, start + self.length
             if next_start >= n_batches:
                 next_epoch, next_start = epoch + 1, 0
@@ -131,19 +138,15 @@ class EpochFeed:
     def _draw(self, i, epoch):
         """Draw the batches and the augmentation of one member's epoch."""
         seed, device = self.sessions[i].state.seed, self.source.device
-        batches = epoch_batches(
-            self.masks[i], self.segment.sizes, epoch_rng(seed, epoch)
-        )
+        rows = torch.from_numpy(self.layouts[i].epoch(epoch_rng(seed, epoch)))
         seed_generators(epoch_seed(seed, epoch), device)
-        augment = EpochAugment(self.segment.transform, batches.indices.shape, device)
-        rows = torch.from_numpy(batches.indices)
-        share = to_device(torch.from_numpy(batches.share), device)
-        return _MemberEpoch(rows=rows, share=share, augment=augment)
+        augment = EpochAugment(self.segment.transform, rows.shape, device)
+        return _MemberEpoch(rows=rows, augment=augment)
 
     def _fill(self, i, places, start, stop):
         """Write steps ``start`` to ``stop`` of one member into its buffers."""
         source, augment = self.source, self._drawn[i].augment
-        rows, share = self._drawn[i].rows[start:stop], self._drawn[i].share[start:stop]
+        rows, share = self._drawn[i].rows[start:stop], self.shares[i][start:stop]
         x = source.take(rows)
         if self.has_own_draws:
             self._put(i, places, augment.batches(start, stop, x))

@@ -135,8 +135,8 @@ class GraphTeam(Team):
             with step.detached():
                 for session in sessions:
                     session.begin_epoch(epoch)
-            for first, n_steps in feed.chunks(epoch):
-                step.run(first, n_steps)
+            for first, is_sam in feed.chunks(epoch):
+                step.run(first, is_sam)
             losses = step.losses()  # waits for the device
             running = [session.state.index for session in sessions]
             sessions[0].report.reached(running, epoch + 1)

@@ -60,13 +60,6 @@ class CastWeights:
         for (master, cast, _), grad in zip(used, grads):
             master.grad, cast.grad = grad, None
 
-    def owner_of(self, weight: torch.Tensor) -> torch.Tensor:
-        """Return the optimizer's weight for a weight of a layer."""
-        for master, cast in zip(self.masters, self.casts):
-            if cast is weight:
-                return master
-        return weight
-
     def close(self) -> None:
         """Put the float32 weights back into the layers."""
         for layer, name, weight in self.places:

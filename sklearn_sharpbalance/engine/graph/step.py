@@ -7,9 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from sklearn_sharpbalance.engine.graph.fused_norms import FusedNorms
 from sklearn_sharpbalance.engine.graph.layers import BatchCounters, CastWeights
-from sklearn_sharpbalance.engine.graph.split_pass import SplitPass
-from sklearn_sharpbalance.engine.stacked.network import is_hooked
-from sklearn_sharpbalance.members.step import balanced_step
+from sklearn_sharpbalance.members.step import training_step
 from sklearn_sharpbalance.runtime.devices import autocast, capture_graph
 from sklearn_sharpbalance.runtime.torch_internals import (
     TRACKING_NORM,
@@ -35,8 +33,8 @@ class GraphedStep:
         self.members = [
             _MemberStep(session, i, self, segment) for i, session in enumerate(sessions)
         ]
-        # By which members have a perturbed pass in the next step (LookSAM skips some).
-        self.graphs: dict[tuple[bool, ...], torch.cuda.CUDAGraph] = {}
+        # By the kind of step of each member, see _MemberStep.kind.
+        self.graphs: dict[tuple, torch.cuda.CUDAGraph] = {}
         self._captured_options = None
         streams = sessions if device.type == "cuda" else []
         self.streams = [torch.cuda.Stream(device) for _ in streams]
@@ -46,21 +44,25 @@ class GraphedStep:
         """Whether all members compute with fused layers."""
         return all(member.norms.fused is not None for member in self.members)
 
-    def run(self, first, n_steps):
-        """Make ``n_steps`` updates of every member, from position ``first`` on."""
+    def run(self, first, is_sam):
+        """Make updates of every member, from position ``first`` on.
+
+        ``is_sam`` (n_steps, number of members) tells whose batches get SAM.
+        """
         self.position.fill_(first)
         for member in self.members:
             member.module.train()
-        for member in self.members:
-            member.counters.n_passes += n_steps * member.clean_passes
-        for place in range(first, first + n_steps):
+            member.counters.n_passes += len(is_sam)
+        for place, own in enumerate(is_sam.tolist(), start=first):
+            for member, gets_sam in zip(self.members, own):
+                member.is_sam = gets_sam
             if self.streams:
                 self._graph(place).replay()
                 for member in self.members:
                     member.count()
             else:
                 self._step()
-        self.n_steps += n_steps
+        self.n_steps += len(is_sam)
 
     def losses(self):
         """Return the mean loss of each member since the last call."""
@@ -111,7 +113,7 @@ class GraphedStep:
 
     def _graph(self, place):
         """Return the graph of the step at a position; capture it if it is new."""
-        kind = tuple(member.optimizer.perturbs for member in self.members)
+        kind = tuple(member.kind() for member in self.members)
         if kind not in self.graphs:
             self.graphs[kind] = self._capture(place)
             self._captured_options = self._options()
@@ -129,7 +131,12 @@ class GraphedStep:
                 member.optimizer.count = count
 
         with _choosing_algorithms():
-            graph, _ = capture_graph(self._step, self.position.device, reset_position)
+            graph, _ = capture_graph(
+                self._step,
+                self.position.device,
+                before_each=reset_position,
+                pool=next((made.pool() for made in self.graphs.values()), None),
+            )
         for member, values in zip(self.members, before):
             member.restore(values)
         reset_position()
@@ -159,7 +166,7 @@ class _MemberStep:
         self.net, self.i, self.shared, self.segment = session.net, i, shared, segment
         self.module, self.optimizer = session.net.module_, session.net.optimizer_
         self.smoothing = session.net.criterion_.label_smoothing
-        self.clean_passes = (segment.sizes.sam > 0) + (segment.sizes.normal > 0)
+        self.is_sam = False  # set before each step
         self.device = shared.position.device
         self.counters = BatchCounters(self.module)
         self.statistics = [
@@ -174,9 +181,6 @@ class _MemberStep:
         self.masks = {id(weights[k]): mask for k, mask in session.masks.items()}
         self.cast = CastWeights(self.module, segment.precision)
         self.norms = FusedNorms(self.module, wanted=segment.compile is None)
-        # A split pass does not call the member's module, whose hooks would be skipped.
-        fused = None if is_hooked(self.module) else self.norms.fused
-        self.split = SplitPass(fused, segment.sizes.sam)
         self._plain_groups = [dict(group) for group in self.optimizer.param_groups]
         self._captured_groups = None  # options of the graph, while detached
         for group in self.optimizer.param_groups:
@@ -191,37 +195,25 @@ class _MemberStep:
         """Update the member on the batch at the shared position."""
         x, y, weight = self._batch()
 
-        def loss_of(part, module=self.module):
+        def loss_of_batch():
             self.cast.push()
             with autocast(self.segment.precision, self.device, cache=False):
-                logits = module(x[part])
+                logits = self.module(x)
             losses = cross_entropy(
-                logits.float(),
-                y[part],
-                reduction="none",
-                label_smoothing=self.smoothing,
+                logits.float(), y, reduction="none", label_smoothing=self.smoothing
             )
-            return (losses * weight[part]).sum()
+            return (losses * weight).sum()
 
         def backward(loss):
             loss.backward()
             self.cast.pull()
             self._mask([(w, w.grad) for w in self.masked if w.grad is not None])
 
-        def both_parts():
-            loss = loss_of(slice(None), self._both_parts_of)
-            backward(loss)
-            normal = self.split.take_gradients(self.cast.owner_of)
-            self._mask(normal)
-            return loss, normal
-
-        loss = balanced_step(
+        loss = training_step(
             self.optimizer,
-            loss_of,
-            self.segment.sizes.sam,
-            len(y),
-            sam_share=weight[: self.segment.sizes.sam].sum(),
-            both_parts=both_parts if self._passes_together else None,
+            loss_of_batch,
+            self.is_sam,
+            grad_scale=weight.sum(),
             module=False,
             backward=backward,
             perturbed_pass=self._statistics_restored,
@@ -229,9 +221,13 @@ class _MemberStep:
         )
         self.shared.total[self.i] += loss
 
+    def kind(self):
+        """Return what a graph of the next step depends on; LookSAM skips passes."""
+        return self.is_sam, self.is_sam and self.optimizer.perturbs
+
     def count(self):
         """Count a replayed step; a step that runs in Python is counted there."""
-        if self.segment.sizes.sam:
+        if self.is_sam:
             self.optimizer.advance()
 
     def _batch(self):
@@ -263,16 +259,6 @@ class _MemberStep:
                 masks.append(mask)
         if tensors:
             foreach_mul_(tensors, masks)
-
-    @property
-    def _passes_together(self):
-        """Whether both parts of a batch can share a pass at the same weights."""
-        return self.split.module is not None and self.optimizer.clean_pass
-
-    def _both_parts_of(self, x):
-        split = self.split.module
-        assert split is not None  # only called with a split
-        return split(self.module.own_input(x))
 
     @contextmanager
     def _statistics_restored(self):

@@ -1,11 +1,12 @@
 """The engine that trains MLP-like members in one batched computation."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from sklearn_sharpbalance.data.batches import BatchLayout, PartSizes
+from sklearn_sharpbalance.data.batches import BatchLayout
 from sklearn_sharpbalance.data.training_data import (
     ArrayRows,
     as_tensor,
@@ -24,9 +25,10 @@ from sklearn_sharpbalance.engine.support import (
     meta_module,
     shared_refusal,
 )
+from sklearn_sharpbalance.exceptions import UnsupportedEngineError
 from sklearn_sharpbalance.members.member_params import different_settings, own_nets
 from sklearn_sharpbalance.members.session import NO_REPORT
-from sklearn_sharpbalance.members.step import balanced_step, set_learning_rate
+from sklearn_sharpbalance.members.step import set_learning_rate, training_step
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_rng, random_stream
@@ -99,8 +101,8 @@ class StackedGroup:
 
     Members may come from several ensembles: each has the data, the segment and the
     mask of its own. Their segments have the same epochs, precision, schedule and number
-    of batches; ``rho`` and the sizes of the parts may differ. Before another segment,
-    call ``begin_segment`` of each session, and :meth:`set_masks`.
+    of batches; ``rho`` and the number of SAM batches may differ. Before another
+    segment, call ``begin_segment`` of each session, and :meth:`set_masks`.
     """
 
     def __init__(self, sessions, masks):
@@ -119,12 +121,16 @@ class StackedGroup:
         """Set the SAM masks of the members, and what their segments depend on."""
         self.segment = self.sessions[0].segment  # for what all have in common
         sizes = [session.segment.sizes for session in self.sessions]
-        self.layouts = [BatchLayout(mask, own) for mask, own in zip(masks, sizes)]
-        self.sizes = PartSizes(
-            n_batches=sizes[0].n_batches,
-            sam=max(size.sam for size in sizes),
-            normal=max(size.normal for size in sizes),
-        )
+        width = max(own.width for own in sizes)
+        self.layouts = [
+            BatchLayout(mask, replace(own, width=width))
+            for mask, own in zip(masks, sizes)
+        ]
+        self.is_sam = np.stack([layout.is_sam for layout in self.layouts], axis=1)
+        if not np.all(self.is_sam == self.is_sam[:, :1]):
+            check_mixed_steps(self.optimizer)
+        share = np.stack([layout.share for layout in self.layouts], axis=1)
+        self.share = torch.as_tensor(share).to(self.device)  # (T, M, B)
         self.stack.read_rho()
 
     def _join_data(self):
@@ -213,7 +219,7 @@ class StackedGroup:
 
     def epoch(self, epoch):
         """Train all members for one epoch."""
-        rows, share = self._draw(epoch)
+        rows = self._draw(epoch)
         running = self.running()
         for i in running:
             self.sessions[i].begin_epoch(epoch)
@@ -223,51 +229,39 @@ class StackedGroup:
         total = torch.zeros(len(self.sessions), device=self.device)
         for t in range(len(rows)):
             set_learning_rate(self.optimizer, self.segment.lr_factor(epoch, t))
-            total += self.batch(rows[t], share[t])
+            total += self.batch(rows[t], self.share[t], self.is_sam[t])
             report.reached(members, epoch + (t + 1) / len(rows))
         self.end_epoch(epoch, running, (total / len(rows)).tolist())
 
     def _draw(self, epoch):
-        """Return the rows of the samples of all batches (T, M, B), and their share."""
-        rows, share = [], []
-        for session, layout, first in zip(self.sessions, self.layouts, self.first_rows):
-            sizes, rng = session.segment.sizes, epoch_rng(session.state.seed, epoch)
-            own = layout.epoch(rng).padded(sizes, self.sizes)
-            rows.append(own.indices + first)
-            share.append(own.share)
-        stacked = torch.as_tensor(np.stack(rows, axis=1)).to(self.device)
-        return stacked, torch.as_tensor(np.stack(share, axis=1)).to(self.device)
+        """Return the rows of the samples of all batches (T, M, B)."""
+        rows = [
+            layout.epoch(epoch_rng(session.state.seed, epoch)) + first
+            for session, layout, first in zip(
+                self.sessions, self.layouts, self.first_rows
+            )
+        ]
+        return torch.as_tensor(np.stack(rows, axis=1)).to(self.device)
 
-    def batch(self, rows, share):
-        """Make one update of all members and return their losses (M,)."""
+    def batch(self, rows, share, is_sam):
+        """Make one update of all members and return their losses (M,).
+
+        Members for which the batch is not one of SAM have a radius of zero in it.
+        """
         x, y = self._samples(rows), self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
-        n_sam = self.sizes.sam
-        losses = []  # the first one is that of the whole batch
+        losses = []  # of each pass
 
-        def loss_of(part, n_first=None):
-            loss = self.stacked_pass.loss(
-                x[:, part], y[:, part], weight[:, part], n_first
-            )
-            losses.append(loss)
-            return loss.sum()
+        def loss_of_batch():
+            losses.append(self.stacked_pass.loss(x, y, weight))
+            return losses[-1].sum()
 
-        def both_parts():
-            loss = loss_of(slice(None), n_sam)
-            self.backward(loss)
-            normal = self.stacked_pass.second_gradient()
-            self.prune(normal)
-            return loss, [(self.network.weights, normal)]
-
-        if not self.optimizer.clean_pass and 0 < n_sam < share.shape[1]:
-            self.stacked_pass.hold_second_weights()
-        balanced_step(
+        self.stack.set_radii(is_sam)
+        training_step(
             self.optimizer,
-            loss_of,
-            n_sam,
-            share.shape[1],
-            sam_share=weight[:, :n_sam].sum(1),
-            both_parts=both_parts,
+            loss_of_batch,
+            is_sam.any(),
+            grad_scale=weight.sum(1),
             module=False,
             backward=self.backward,
             descend=self.descend,
@@ -304,6 +298,17 @@ class StackedGroup:
     def end_member_epoch(self, i, epoch, loss, lr):
         """Write the record of one member and call its callbacks."""
         self.sessions[i].end_epoch(epoch, loss, lr)
+
+
+def check_mixed_steps(optimizer):
+    """Raise if only some of the stacked members cannot make a step with SAM."""
+    if optimizer.own_state_names:
+        raise UnsupportedEngineError(
+            f"{type(optimizer).__name__} keeps a state of its own in steps with SAM, "
+            "and stacked members share their steps, but only some members have SAM "
+            "samples. Use engine='skorch', or a selection that gives each member "
+            "samples of both kinds."
+        )
 
 
 def _statistics_bytes(module):

@@ -23,10 +23,10 @@ __all__ = ["EnsembleSegment", "groups_of_ensembles", "train_ensembles"]
 
 # On a CPU, more members in one product do not make a step of a member faster.
 MOST_ON_CPU = 64
-# Places of a batch, in relation to those of the smallest batch. Padding is computed:
+# Width of a batch, in relation to the narrowest batch. Padding is computed:
 # on a GPU, small products take the same time with it.
 MOST_PADDING = {"cpu": 1.1, "cuda": 2.0}
-COPIES_OF_WEIGHTS = 6  # weights, gradients of both parts, momentum, perturbation
+COPIES_OF_WEIGHTS = 6  # weights, gradients, momentum, perturbation and their copies
 COPIES_OF_OUTPUTS = 4  # of every layer: forward, backward, and their inputs
 
 
@@ -47,8 +47,8 @@ class EnsembleSegment:
         for weight in meta_module(self.net).parameters():
             weights += weight.numel()
             outputs += weight.shape[0] if weight.ndim > 1 else 0
-        places = self.segment.sizes.sam + self.segment.sizes.normal
-        return 4 * (COPIES_OF_WEIGHTS * weights + COPIES_OF_OUTPUTS * places * outputs)
+        width = self.segment.sizes.width
+        return 4 * (COPIES_OF_WEIGHTS * weights + COPIES_OF_OUTPUTS * width * outputs)
 
 
 def groups_of_ensembles(
@@ -56,14 +56,16 @@ def groups_of_ensembles(
 ) -> list[list[int]]:
     """Group the positions of ensembles that train in one computation.
 
-    Ensembles with equal keys can be stacked. Those of a group have similar numbers of
-    samples for SAM in a batch, so that little has to be padded, and fit the memory in
-    bytes; None is half of the free memory of the device.
+    Ensembles with equal keys can be stacked. Those of a group have batches of similar
+    width, so that little has to be padded, and fit the memory in bytes; None is half of
+    the free memory of the device.
     """
     by_key: dict[tuple, list[int]] = {}
     for i, (ensemble, key) in enumerate(zip(ensembles, keys)):
         sizes = ensemble.segment.sizes
-        kind = (key, sizes.sam > 0, sizes.normal > 0)
+        # An optimizer with a state of its own needs the same steps with SAM.
+        n_sam = sizes.n_sam if ensemble.net.optimizer.own_state_names else -1
+        kind = (key, n_sam, sizes.n_sam > 0)
         by_key.setdefault(kind, []).append(i)
     groups: list[list[int]] = []
     for positions in by_key.values():
@@ -71,7 +73,7 @@ def groups_of_ensembles(
         if room is None:
             room = free_memory(torch.device(ensembles[positions[0]].net.device)) / 2
         group: list[int] = []
-        for i in sorted(positions, key=lambda i: ensembles[i].segment.sizes.sam):
+        for i in sorted(positions, key=lambda i: ensembles[i].segment.sizes.width):
             if group and not _go_together([ensembles[j] for j in (*group, i)], room):
                 groups.append(group)
                 group = []
@@ -84,13 +86,11 @@ def _go_together(ensembles: list[EnsembleSegment], memory: float) -> bool:
     """Whether ensembles may be one group."""
     device = torch.device(ensembles[0].net.device).type
     n_members = sum(len(ensemble.members) for ensemble in ensembles)
-    sizes = [ensemble.segment.sizes for ensemble in ensembles]
-    widest = max(size.sam for size in sizes) + max(size.normal for size in sizes)
-    narrowest = min(size.sam + size.normal for size in sizes)
+    widths = [ensemble.segment.sizes.width for ensemble in ensembles]
     samples = {id(e.data): 4 * e.data.X.size for e in ensembles}  # float32
     return (
         (device != "cpu" or n_members <= MOST_ON_CPU)
-        and widest <= MOST_PADDING.get(device, MOST_PADDING["cpu"]) * narrowest
+        and max(widths) <= MOST_PADDING.get(device, MOST_PADDING["cpu"]) * min(widths)
         and n_members * ensembles[0].member_bytes + sum(samples.values()) <= memory
     )
 

@@ -124,7 +124,14 @@ class StackedMembers:
         (group,) = self.optimizer.param_groups
         rho = rho_name(group)
         radii = [float(session.options()[rho]) for session in self.sessions]
-        group[rho] = torch.tensor(radii, device=self.device)
+        self.radii = group[rho] = torch.tensor(radii, device=self.device)
+
+    def set_radii(self, is_sam):
+        """Set the radii for a batch: zero for members that do not get SAM in it."""
+        (group,) = self.optimizer.param_groups
+        mixed = is_sam.any() and not is_sam.all()
+        active = torch.as_tensor(is_sam).to(self.radii) if mixed else 1
+        group[rho_name(group)] = self.radii * active
 
     def _read_options(self):
         """Copy options that callbacks may have set in the members' optimizers.

@@ -6,7 +6,6 @@ import torch
 
 from sklearn_sharpbalance import SmallCNN
 from sklearn_sharpbalance.data.augment import RandomCropFlip
-from sklearn_sharpbalance.data.batches import epoch_batches
 from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.engine.graph import buffers as feed_module
 from sklearn_sharpbalance.engine.graph.buffers import EpochFeed
@@ -38,8 +37,8 @@ def read(feed):
     """Return the batches of all steps, read as soon as a chunk is available."""
     found = []
     for epoch in range(N_EPOCHS):
-        for first, n_steps in feed.chunks(epoch):
-            places = slice(first, first + n_steps)
+        for first, is_sam in feed.chunks(epoch):
+            places = slice(first, first + len(is_sam))
             buffers = (feed.x, feed.y, feed.weight, feed.lr)
             found.append(
                 [[b[places].clone().cpu() for b in buffer] for buffer in buffers]
@@ -60,11 +59,11 @@ def test_every_step_holds_its_batch(half_bytes, device, monkeypatch):
     for i, session in enumerate(feed.sessions):
         for epoch in range(N_EPOCHS):
             rng = epoch_rng(session.state.seed, epoch)
-            batches = epoch_batches(feed.masks[i], feed.segment.sizes, rng)
+            rows = feed.layouts[i].epoch(rng)
             steps = slice(epoch * n_batches, (epoch + 1) * n_batches)
-            np.testing.assert_array_equal(x[i][steps], data.X[batches.indices])
-            np.testing.assert_array_equal(y[i][steps], data.y[batches.indices])
-            want = batches.share * data.weight[batches.indices]
+            np.testing.assert_array_equal(x[i][steps], data.X[rows])
+            np.testing.assert_array_equal(y[i][steps], data.y[rows])
+            want = feed.layouts[i].share * data.weight[rows]
             np.testing.assert_allclose(weight[i][steps], want, rtol=1e-6)
         want = [
             feed.segment.lr_factor(epoch, t)
@@ -89,11 +88,11 @@ def test_steps_that_may_be_running_are_not_overwritten(monkeypatch):
     feed, _ = make_feed("cpu")
     running = None
     for epoch in range(N_EPOCHS):
-        for first, n_steps in feed.chunks(epoch):
+        for first, is_sam in feed.chunks(epoch):
             if running is not None:  # the previous chunk, after the next was fetched
                 places, kept = running
                 torch.testing.assert_close(feed.x[0][places], kept)
-            places = slice(first, first + n_steps)
+            places = slice(first, first + len(is_sam))
             running = places, feed.x[0][places].clone()
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from sklearn_sharpbalance.data.batches import batch_sizes
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine
 from sklearn_sharpbalance.engine.graph import engine as graph_engine
@@ -83,20 +84,23 @@ def test_batch_counts_of_norms_equal_those_of_skorch():
     for a, b in zip(got, want):
         counters = [key for key in b.module if key.endswith("num_batches_tracked")]
         assert len(counters) == 3
-        assert sorted(b.module[key] for key in counters) == [0, 0, 32]
+        assert sorted(b.module[key] for key in counters) == [0, 0, 16]
         assert all(a.module[key] == b.module[key] for key in counters)
 
 
 class FakeGraph:
-    """Replaces a CUDA graph: repeats one kind of step without counting batches."""
+    """Replaces a CUDA graph: repeats one kind of step without counting steps."""
 
     def __init__(self, step, work):
         self.step, self.work = step, work
-        self.kind = [member.optimizer.perturbs for member in step.members]
+        self.kind = [member.kind() for member in step.members]
         self.n_replays = 0
 
+    def pool(self):
+        return self
+
     def replay(self):
-        assert [member.optimizer.perturbs for member in self.step.members] == self.kind
+        assert [member.kind() for member in self.step.members] == self.kind
         counts = [member.optimizer.count for member in self.step.members]
         self.work()
         for member, count in zip(self.step.members, counts):
@@ -121,12 +125,13 @@ def captured(monkeypatch):
                 member.step()
             self.position += 1
 
-    def record(work, device, before_each):
+    def record(work, device, before_each, pool):
         step = built[-1]
         for _ in range(4):  # three warm-up runs, and the captured one
             before_each()
             work()
         before_each()
+        assert pool is (step.every_graph[0] if step.every_graph else None)
         graph = FakeGraph(step, work)
         step.every_graph.append(graph)
         return graph, None
@@ -152,12 +157,13 @@ def test_captured_steps_equal_eager_steps(sam, captured):
     got = train(GraphEngine(), sam=sam)
     assert_same_states(got, train(SkorchEngine(), sam=sam))
     for step in captured:  # one per phase
-        n_kinds = 2 if sam is LookSAM else 1
+        n_kinds = 3 if sam is LookSAM else 2  # one of them is without SAM
         assert len(step.every_graph) == n_kinds
         assert sum(graph.n_replays for graph in step.every_graph) == 2 * 4
     if sam is LookSAM:
         counts = [entry["sam_steps"] for entry in got[0].optimizer["state"].values()]
-        assert set(counts) == {2 * 2 * 4}
+        n_sam = batch_sizes(MASKS, 8).n_sam
+        assert set(counts) == {2 * 2 * n_sam}
 
 
 def test_members_with_different_k_have_a_graph_per_combination(captured):
@@ -166,7 +172,11 @@ def test_members_with_different_k_have_a_graph_per_combination(captured):
     got = train(GraphEngine(), **options)
     assert_same_states(got, train(SkorchEngine(), **options))
     kinds = {tuple(graph.kind) for graph in captured[0].every_graph}
-    assert kinds == {(True, True), (True, False), (False, True), (False, False)}
+    perturb, reuse, plain = (True, True), (True, False), (False, False)
+    assert kinds == {(perturb, perturb), (reuse, reuse), (plain, plain)} | {
+        (perturb, reuse),
+        (reuse, perturb),
+    }
 
 
 def test_step_counts_are_on_the_device_of_the_weights():
