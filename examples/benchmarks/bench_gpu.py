@@ -132,7 +132,7 @@ def measure_case(name, clf, X, y, numbers):
     numbers[f"{name}_sam_share"] = float(clf.sam_masks_.mean())
     numbers[f"{name}_sam_shares"] = clf.sam_masks_.mean(axis=1).tolist()
     sizes = batch_sizes(clf.sam_masks_, BATCH)
-    numbers[f"{name}_places"] = [sizes.sam, sizes.normal]
+    numbers[f"{name}_batches"] = [sizes.n_sam, sizes.n_normal, sizes.width]
     numbers[f"{name}_epoch_over_sgd"] = seconds / numbers["sgd_epoch_s"]
     numbers["engine"] = clf.engine_.name
     print({k: v for k, v in numbers.items() if k.startswith(name)}, flush=True)

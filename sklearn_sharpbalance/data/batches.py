@@ -57,9 +57,9 @@ def batch_sizes(masks, batch_size) -> BatchSizes:
     else:
         n_batches = max(2, n_batches)
         n_sam = min(max(1, round(n_batches * fraction)), n_batches - 1)
-    sizes = BatchSizes(n_sam, n_batches - n_sam, width=2)  # BatchNorm needs a variance
-    largest = max(BatchLayout(mask, sizes).counts.max() for mask in masks)
-    return BatchSizes(n_sam, n_batches - n_sam, width=max(2, int(largest)))
+    sizes = BatchSizes(n_sam, n_batches - n_sam, width=2)
+    width = max(BatchLayout(mask, sizes).widths.max() for mask in masks)
+    return BatchSizes(n_sam, n_batches - n_sam, width=int(width))
 
 
 class BatchLayout:
@@ -78,6 +78,8 @@ class BatchLayout:
         same places in all members that have samples of both kinds.
     counts : ndarray of shape (n_batches,)
         Samples in each batch.
+    widths : ndarray of shape (n_batches,)
+        Places that batches of its kind use, at least two.
     share : ndarray of shape (n_batches, width), dtype float32
         Weight of each place in the loss of its batch; unused places have zero. If there
         is one kind of samples, it is that of a mean over the batch. Otherwise the kinds
@@ -93,6 +95,7 @@ class BatchLayout:
             self.is_sam = np.diff(steps) > 0
         self.samples = {kind: np.flatnonzero(mask == kind) for kind in (True, False)}
         self.counts = np.zeros(n_batches, dtype=np.int64)
+        self.widths = np.full(n_batches, 2)  # BatchNorm needs a variance
         self.share = np.zeros((n_batches, sizes.width), dtype=np.float32)
         self.positions = {}  # which of the shuffled samples is at each place
         for kind, samples in self.samples.items():
@@ -104,6 +107,7 @@ class BatchLayout:
                 n_used = min(own.sum(), len(samples))
                 weight = len(samples) * n_batches / (len(mask) * n_used)
                 self.counts[own] = counts[:, 0]
+                self.widths[own] = max(2, counts.max())
                 self.share[own] = (places < counts) * (weight / np.maximum(counts, 1))
                 self.positions[kind] = (edges[:-1, None] + places) % len(samples)
 

@@ -50,8 +50,8 @@ SKORCH_ONLY = (
     "get_params_for_optimizer",
 )
 
-# Methods of skorch's loop that no engine calls: members train on mixed batches, of
-# which one part gets SAM, and predict together. Engines call notify at the start and
+# Methods of skorch's loop that no engine calls: batches of members have samples with
+# SAM or without, and members predict together. Engines call notify at the start and
 # end of epochs; of batches only if a callback has a method for them.
 NOT_CALLED = (
     "fit",

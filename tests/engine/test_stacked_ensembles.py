@@ -35,7 +35,7 @@ def test_ensembles_of_one_key_are_one_group():
 
 
 def test_batches_of_similar_width_are_padded_and_others_are_not():
-    ensembles = [ensemble(width=width) for width in (50, 20, 52, 22)]
+    ensembles = [ensemble(width=width) for width in (70, 20, 72, 22)]
     assert groups_of_ensembles(ensembles, ["a"] * 4) == [[1, 3], [0, 2]]
 
 

@@ -67,11 +67,10 @@ def differ(one, other):
 # Naive implementation ---------------------------------------------------------------
 
 
-def split(samples, n_batches, rng, up=False):
-    """Split shuffled samples into parts whose sizes differ by at most one."""
+def split(samples, n_batches, rng):
+    """Split shuffled samples into batches whose sizes differ by at most one."""
     samples = rng.permutation(samples)
-    edges = np.arange(n_batches + 1) * len(samples) / n_batches
-    edges = (np.ceil(edges) if up else np.floor(edges)).astype(int)
+    edges = [i * len(samples) // n_batches for i in range(n_batches + 1)]
     return [samples[a:b] for a, b in pairwise(edges)]
 
 
@@ -86,7 +85,7 @@ def quantile(X, share, weight=None):
 
 
 def naive_train(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
-    """Train one member in a plain loop with mixed SAM updates."""
+    """Train one member in a plain loop with batches of both kinds."""
     cuts = [quantile(X, share, weight) for share in (0.25, 0.5, 0.75)]
     X = (X - cuts[1]) / (cuts[2] - cuts[0]) * 1.349
     X = torch.tensor(X / np.sqrt(1 + X**2 / 9), dtype=torch.float32)
@@ -99,48 +98,46 @@ def naive_train(seed, X, y, mask, *, weight=None, rho=RHO, n_epochs=EPOCHS):
     optimizer = torch.optim.SGD(
         module.parameters(), lr=LR, momentum=0.9, weight_decay=5e-4
     )
-    n_batches = -(-len(y) // BATCH)
+    n_batches, fraction = -(-len(y) // BATCH), mask.mean()
+    n_sam = round(n_batches * fraction)
     for epoch in range(n_epochs):
         rng = np.random.default_rng([seed, epoch])
-        sam = split(np.flatnonzero(mask), n_batches, rng) if mask.any() else None
-        rest = (
-            None
-            if mask.all()
-            else split(np.flatnonzero(~mask), n_batches, rng, up=mask.any())
-        )
+        sam, rest = np.flatnonzero(mask), np.flatnonzero(~mask)
+        sam = split(sam, n_sam, rng) if n_sam else []
+        rest = split(rest, n_batches - n_sam, rng) if n_sam < n_batches else []
         for t in range(n_batches):
             done = (epoch + t / n_batches) / n_epochs
             optimizer.param_groups[0]["lr"] = LR * 0.5 * (1 + np.cos(np.pi * done))
-            parts = [sam[t] if sam else [], rest[t] if rest else []]
-            naive_update(module, optimizer, X, y, weight, parts, rho)
+            # SAM batches are spread evenly; both kinds count as their samples do.
+            is_sam = (t + 1) * n_sam // n_batches > t * n_sam // n_batches
+            rows = (sam if is_sam else rest).pop(0)
+            n_kind = n_sam if is_sam else n_batches - n_sam
+            kind = fraction if is_sam else 1 - fraction
+            factor = weight * kind * n_batches / n_kind
+            naive_update(
+                module, optimizer, X[rows], y[rows], factor[rows], is_sam * rho
+            )
     return dict(module.named_parameters())
 
 
-def naive_update(module, optimizer, X, y, weight, parts, rho):
-    n = sum(map(len, parts))
+def naive_update(module, optimizer, x, y, weight, rho):
     params = list(module.parameters())
 
-    def gradient(rows):
-        """Return the gradient of the rows' losses, divided by the size of the batch."""
-        losses = nn.functional.cross_entropy(module(X[rows]), y[rows], reduction="none")
-        return torch.autograd.grad((losses * weight[rows]).sum() / n, params)
+    def gradient():
+        losses = nn.functional.cross_entropy(module(x), y, reduction="none")
+        return torch.autograd.grad((losses * weight).mean(), params)
 
-    total = [torch.zeros_like(p) for p in params]
-    sam, rest = parts
-    if len(rest):
-        total = [a + g for a, g in zip(total, gradient(rest))]
-    if len(sam):
-        g = gradient(sam)
-        length = torch.cat([part.flatten() for part in g]).norm()
-        before = [p.detach().clone() for p in params]
-        with torch.no_grad():
-            for p, part in zip(params, g):
-                p += rho * part / length
-        total = [a + g for a, g in zip(total, gradient(sam))]
-        with torch.no_grad():
-            for p, old in zip(params, before):
-                p.copy_(old)
-    for p, part in zip(params, total):
+    g = gradient()
+    length = torch.cat([part.flatten() for part in g]).norm()
+    before = [p.detach().clone() for p in params]
+    with torch.no_grad():
+        for p, part in zip(params, g):
+            p += rho * part / length
+    g = gradient()
+    with torch.no_grad():
+        for p, old in zip(params, before):
+            p.copy_(old)
+    for p, part in zip(params, g):
         p.grad = part
     optimizer.step()
 
@@ -154,7 +151,7 @@ UNWEIGHTED = [(third, False), ("none", False), ("all", False)]
     ("selection", "weighted"), [*WEIGHTED, *rest_slow(UNWEIGHTED, 0)]
 )
 def test_members_equal_those_of_a_plain_loop(selection, weighted, engine):
-    """Without SAM samples it is SGD, with all it is SAM, else the mixed update."""
+    """Without SAM samples it is SGD, with all it is SAM."""
     X, y = table()
     weight = np.random.default_rng(1).uniform(0.2, 3, N) if weighted else None
     clf = SharpBalance(

@@ -129,6 +129,7 @@ class StackedGroup:
         self.is_sam = np.stack([layout.is_sam for layout in self.layouts], axis=1)
         if not np.all(self.is_sam == self.is_sam[:, :1]):
             check_mixed_steps(self.optimizer)
+        self.widths = np.max([layout.widths for layout in self.layouts], axis=0)
         share = np.stack([layout.share for layout in self.layouts], axis=1)
         self.share = torch.as_tensor(share).to(self.device)  # (T, M, B)
         self.stack.read_rho()
@@ -229,7 +230,9 @@ class StackedGroup:
         total = torch.zeros(len(self.sessions), device=self.device)
         for t in range(len(rows)):
             set_learning_rate(self.optimizer, self.segment.lr_factor(epoch, t))
-            total += self.batch(rows[t], self.share[t], self.is_sam[t])
+            used = slice(self.widths[t])
+            own, share = rows[t][:, used], self.share[t][:, used]
+            total += self.batch(own, share, self.is_sam[t])
             report.reached(members, epoch + (t + 1) / len(rows))
         self.end_epoch(epoch, running, (total / len(rows)).tolist())
 

@@ -23,9 +23,10 @@ __all__ = ["EnsembleSegment", "groups_of_ensembles", "train_ensembles"]
 
 # On a CPU, more members in one product do not make a step of a member faster.
 MOST_ON_CPU = 64
-# Width of a batch, in relation to the narrowest batch. Padding is computed:
-# on a GPU, small products take the same time with it.
+# Width of a batch, in relation to the narrowest batch, and places more. Padding is
+# computed: small products take the same time with it, and so do most on a GPU.
 MOST_PADDING = {"cpu": 1.1, "cuda": 2.0}
+MORE_PLACES = 8
 COPIES_OF_WEIGHTS = 6  # weights, gradients, momentum, perturbation and their copies
 COPIES_OF_OUTPUTS = 4  # of every layer: forward, backward, and their inputs
 
@@ -87,10 +88,11 @@ def _go_together(ensembles: list[EnsembleSegment], memory: float) -> bool:
     device = torch.device(ensembles[0].net.device).type
     n_members = sum(len(ensemble.members) for ensemble in ensembles)
     widths = [ensemble.segment.sizes.width for ensemble in ensembles]
+    most = MOST_PADDING.get(device, MOST_PADDING["cpu"]) * min(widths) + MORE_PLACES
     samples = {id(e.data): 4 * e.data.X.size for e in ensembles}  # float32
     return (
         (device != "cpu" or n_members <= MOST_ON_CPU)
-        and max(widths) <= MOST_PADDING.get(device, MOST_PADDING["cpu"]) * min(widths)
+        and max(widths) <= most
         and n_members * ensembles[0].member_bytes + sum(samples.values()) <= memory
     )
 
