@@ -5,13 +5,14 @@ A checkpoint stores them to recognise its own fit and to name what differs in an
 
 import functools
 import hashlib
+import pickle
 import re
 import sys
 import types
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -124,8 +125,20 @@ def _closed_over(value: type | types.FunctionType) -> list[Any]:
     return [content for content in contents if not isinstance(content, type)]
 
 
+class Around(NamedTuple):
+    """What is around a value that is described."""
+
+    ids: tuple[int, ...] = ()  # identities of containers and objects
+    private: bool = False  # whether all private attributes of objects count
+
+
+ALONE = Around()
+
+
 def stable_hash(value: Any) -> str:
     """Return a digest that is equal for equal values in every process.
+
+    Private attributes count, too: a result must not be taken for that of another value.
 
     Examples
     --------
@@ -134,24 +147,23 @@ def stable_hash(value: Any) -> str:
     >>> stable_hash([torch.ones(2)]) == stable_hash([torch.zeros(2)])
     False
     """
-    return _digest(describe(value).encode())
+    return _digest(describe(value, Around(private=True)).encode())
 
 
-def describe(value: Any, within: tuple[int, ...] = ()) -> str:
+def describe(value: Any, around: Around = ALONE) -> str:
     """Return a text that is equal for equal values in every process.
 
     Classes and functions are described by :func:`code_name`; arrays, tensors and
     modules by a digest; other objects by their class and attributes. Of private
     attributes, only numbers, strings, arrays, tables, Datasets and callables are
-    included: others, such as caches and open files, may change during use. ``within``
-    has the identities of the containers and objects around the value.
+    included: others, such as caches and open files, may change during use.
 
     Examples
     --------
     >>> describe({"rho": (0.1, None)})
     "{'rho': (0.1, None)}"
     """
-    if len(within) > MAX_DEPTH or id(value) in within:
+    if len(around.ids) > MAX_DEPTH or id(value) in around.ids:
         return "..."
     if isinstance(value, np.generic):
         value = value.item()  # np.float64(0.1) is the same setting as 0.1
@@ -167,55 +179,59 @@ def describe(value: Any, within: tuple[int, ...] = ()) -> str:
         return code_name(value)
     if isinstance(value, torch.dtype | torch.device):
         return str(value)
-    within = (*within, id(value))
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    around = around._replace(ids=(*around.ids, id(value)))
     if isinstance(value, Mapping | list | tuple | set | frozenset):
-        return _container(value, within)
+        return _container(value, around)
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial):
-        return _function(value, within)
-    return _object(value, within)
+        return _function(value, around)
+    return _object(value, around)
 
 
-def _container(value, within):
+def _container(value, around):
     if isinstance(value, Mapping):
         items = [
-            f"{describe(k, within)}: {describe(v, within)}" for k, v in value.items()
+            f"{describe(k, around)}: {describe(v, around)}" for k, v in value.items()
         ]
     else:
-        items = [describe(item, within) for item in value]
+        items = [describe(item, around) for item in value]
     if isinstance(value, Mapping | set | frozenset):
         return "{" + ", ".join(sorted(items)) + "}"
     opening, closing = "[]" if isinstance(value, list) else "()"
     return f"{opening}{', '.join(items)}{closing}"
 
 
-def _function(value, within):
+def _function(value, around):
     if isinstance(value, functools.partial):
         parts = (value.func, value.args, value.keywords)
-        return f"partial({', '.join(describe(part, within) for part in parts)})"
+        return f"partial({', '.join(describe(part, around) for part in parts)})"
     if isinstance(value, types.MethodType):
-        return f"{describe(value.__self__, within)}.{value.__func__.__name__}"
-    variables = [describe(content, within) for content in _closed_over(value)]
+        return f"{describe(value.__self__, around)}.{value.__func__.__name__}"
+    variables = [describe(content, around) for content in _closed_over(value)]
     return (
         f"{code_name(value)}({', '.join(variables)})" if variables else code_name(value)
     )
 
 
-def _object(value, within):
+def _object(value, around):
     name = code_name(type(value))
     if isinstance(value, torch.nn.Module):
-        return f"{name}[{_module_digest(value, within)}]"
+        return f"{name}[{_module_digest(value, around)}]"
     if hasattr(value, "to_numpy") or hasattr(value, "__array_interface__"):
         # A table or column of pandas or polars, or an image of Pillow.
         names = list(map(str, getattr(value, "columns", ())))
         return f"{name}({names} {_array(np.asarray(value))})"
-    if isinstance(value, np.random.RandomState):
-        state = describe(value.get_state(legacy=False))
-        return f"RandomState at {_digest(state.encode())}"
     if hasattr(value, "get_params"):
-        return f"{name}({describe(_compared(value.get_params(deep=False)), within)})"
+        return f"{name}({describe(_compared(value.get_params(deep=False)), around)})"
     if hasattr(value, "__dict__"):
-        return f"{name}({describe(_compared(vars(value)), within)})"
-    return ADDRESS.sub("", repr(value))
+        attributes = vars(value) if around.private else _compared(vars(value))
+        return f"{name}({describe(attributes, around)})"
+    text = ADDRESS.sub("", repr(value))
+    if around.private:
+        with suppress(Exception):  # an open file, say, cannot be pickled
+            text += f" {_digest(pickle.dumps(value))}"
+    return text
 
 
 def _compared(attributes):
@@ -230,17 +246,18 @@ def _compared(attributes):
     }
 
 
-def _module_digest(module, within):
+def _module_digest(module, around):
     """Return a digest of the code, tensors, attributes and hooks of all layers."""
     texts = [ADDRESS.sub("", repr(module))]
     for name, part in module.named_modules():
         if not is_compiled_wrapper(part):  # it has the original as a part
-            around = within if part is module else (*within, id(part))
-            texts += [name, code_name(type(part)), describe(_of_layer(part), around)]
+            ids = around.ids if part is module else (*around.ids, id(part))
+            layer = describe(_of_layer(part, around), around._replace(ids=ids))
+            texts += [name, code_name(type(part)), layer]
     return _digest(" ".join(texts).encode())
 
 
-def _of_layer(module):
+def _of_layer(module, around):
     """Return tensors, attributes and hooks of a module without its submodules."""
     attributes = {
         name: value
@@ -248,7 +265,9 @@ def _of_layer(module):
         if name not in MODULE_ATTRIBUTES and not isinstance(value, RemovableHandle)
     }
     tensors = {**own_parameters(module), **own_buffers(module)}
-    return tensors, _compared(attributes), hooks_of(module)
+    if not around.private:
+        attributes = _compared(attributes)
+    return tensors, attributes, hooks_of(module)
 
 
 def _array(array):

@@ -156,6 +156,8 @@ def fit_fingerprint(params: dict[str, Any], data: dict[str, str]) -> dict[str, s
     if random_state is None or random_state is np.random.mtrand._rand:
         # Its seeds cannot be drawn again; they are in the checkpoint.
         described["random_state"] = "drawn"
+    elif isinstance(random_state, np.random.RandomState):
+        described["random_state"] = f"RandomState at {stable_hash(random_state)}"
     return {**described, **data}
 
 

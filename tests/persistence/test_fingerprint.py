@@ -284,7 +284,6 @@ class Public:
         lambda x: Public([(torch.tensor(x), 1), None]),
         lambda x: Public({"a": {"b": x}}),
         lambda x: Public([Image.fromarray(np.full((2, 2), x, np.uint8))]),
-        lambda x: np.random.RandomState(x),
     ],
 )
 def test_objects_are_described_by_their_content(value):
@@ -303,3 +302,17 @@ def test_other_private_attributes_are_not_described(tmp_path):
         used._cache[0], used._by_number[3] = 1, 2
         used._rng.normal()
         assert describe(used) == describe(fresh)
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+
+@pytest.mark.parametrize("kind", [Private, Slotted, np.random.RandomState])
+def test_a_cache_distinguishes_every_content(kind):
+    """A result must not be taken for that of another value."""
+    hashes = [stable_hash([kind(value)]) for value in ([1], [1], [2])]
+    assert hashes[0] == hashes[1] != hashes[2]
