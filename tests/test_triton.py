@@ -24,8 +24,8 @@ NUMBERS = {"momentum", "eps"}
 VECTORS = {"partials", "mean_out", "rstd_out", "running_mean", "running_var"}
 VECTORS |= {"mean_in", "rstd_in", "weight_in", "bias_in", "grad_weight", "grad_bias"}
 KERNELS = [
-    (norm_programs.statistics, {"TRACK": True, "GROUPS": 2, **SUMS}),
-    (norm_programs.statistics, {"TRACK": False, "GROUPS": 1, **SUMS}),
+    (norm_programs.statistics, {"TRACK": True, **SUMS}),
+    (norm_programs.statistics, {"TRACK": False, **SUMS}),
     (norm_programs.normalise, {"ADD": True, "RELU": True, **TILE}),
     (norm_programs.gradient_sums, {"MASK": 1, **SUMS}),
     (norm_programs.gradient, {"MASK": 2, "ADD": True, **TILE}),

@@ -85,7 +85,7 @@ class NormStep(nn.Module):
     def __init__(self, norm, relu):
         super().__init__()
         self.norm, self.relu = norm, relu
-        size, device = 3 * norm.num_features, norm.weight.device
+        size, device = norm.num_features, norm.weight.device
         # Not a buffer, to keep it out of state dicts.
         self.counter = torch.zeros(size, dtype=torch.int32, device=device)
 
@@ -93,21 +93,16 @@ class NormStep(nn.Module):
         """(N, C, H, W) -> (N, C, H, W)."""
         if self.fits(x, residual):
             return self.fused(x, residual)
-        return self.finish(self.norm(x), residual)
-
-    def fused(self, x, residual, n_first=None, weight2=None, bias2=None):
-        """Use the kernels; ``weight2`` and ``bias2`` are those of the second group."""
-        norm = self.norm
-        if norm.num_batches_tracked is not None:
-            norm.num_batches_tracked.add_(1 if n_first is None else 2)
-        return _NormFunction.apply(
-            x, residual, norm.weight, norm.bias, weight2, bias2, self, n_first
-        )
-
-    def finish(self, y, residual):
-        """Apply the sum and the ReLU after the norm."""
+        y = self.norm(x)
         y = y if residual is None else y + residual
         return functional.relu(y) if self.relu else y
+
+    def fused(self, x, residual):
+        """Use the kernels."""
+        norm = self.norm
+        if norm.num_batches_tracked is not None:
+            norm.num_batches_tracked.add_(1)
+        return _NormFunction.apply(x, residual, norm.weight, norm.bias, self)
 
     def fits(self, x, residual):
         """Whether the kernels support this input."""
@@ -119,19 +114,18 @@ class NormStep(nn.Module):
 
 class _NormFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, x, residual, weight, bias, weight2, bias2, step, n_first):
+    def forward(ctx, x, residual, weight, bias, step):
         from sklearn_sharpbalance.engine.graph import norm_kernels
 
         x = channels_last(x)
         residual = residual if residual is None else channels_last(residual)
-        ctx.step, ctx.n_first, ctx.add = step, n_first, residual is not None
+        ctx.step, ctx.add = step, residual is not None
         y, mean, rstd = norm_kernels.forward(
             x,
             residual,
             norm=step.norm,
             counter=step.counter,
             relu=step.relu,
-            n_first=n_first,
         )
         # Only then backward needs the output, for its sign.
         saved = y if ctx.add and step.relu else None
@@ -144,7 +138,7 @@ class _NormFunction(torch.autograd.Function):
 
         step = ctx.step
         x, y, mean, rstd, weight, bias = ctx.saved_tensors
-        grad_x, grad_residual, grad_weight, grad_bias = norm_kernels.backward(
+        gradients = norm_kernels.backward(
             grad=channels_last(grad),
             x=x,
             y=y,
@@ -155,21 +149,8 @@ class _NormFunction(torch.autograd.Function):
             counter=step.counter,
             relu=step.relu,
             add=ctx.add,
-            n_first=ctx.n_first,
         )
-        grad_weight2, grad_bias2 = None, None
-        if ctx.n_first is not None:
-            grad_weight2, grad_bias2 = grad_weight[1], grad_bias[1]
-        return (
-            grad_x,
-            grad_residual,
-            grad_weight[0],
-            grad_bias[0],
-            grad_weight2,
-            grad_bias2,
-            None,
-            None,
-        )
+        return *gradients, None
 
 
 def channels_last(x):

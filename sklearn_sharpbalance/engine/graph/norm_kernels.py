@@ -24,10 +24,10 @@ N_WARPS = 4
 N_PARTIALS = 64  # partial sums that the last program reads at a time
 
 
-def forward(x, residual, norm, counter, relu, n_first=None):
+def forward(x, residual, norm, counter, relu):
     """Normalise images by channel and update the running statistics.
 
-    Return the images, and the mean and inverse standard deviation (2, C) of each group.
+    Return the images, and the mean and inverse standard deviation (C,).
 
     Parameters
     ----------
@@ -35,15 +35,12 @@ def forward(x, residual, norm, counter, relu, n_first=None):
     residual : Tensor like x, or None
         Added to the normalised images.
     norm : nn.BatchNorm2d
-    counter : Tensor of int32 (3 * C,), zeros
+    counter : Tensor of int32 (C,), zeros
         Used by the programs to count those that are done.
     relu : bool
-    n_first : int or None, default=None
-        Normalise the first ``n_first`` images and the others as separate groups;
-        running statistics are updated by the others first. None is one group.
     """
-    shape = _Shape(x, n_first)
-    mean, rstd = torch.empty((2, 2, shape.n_channels), device=x.device).unbind()
+    shape = _Shape(x)
+    mean, rstd = torch.empty((2, shape.n_channels), device=x.device)
     track = norm.running_mean is not None
     y = torch.empty_like(x)
     with _on(x.device):
@@ -58,9 +55,9 @@ def forward(x, residual, norm, counter, relu, n_first=None):
             momentum=norm.momentum,
             eps=norm.eps,
             TRACK=track,
-            GROUPS=shape.n_groups,
             BLOCK_P=N_PARTIALS,
-            **shape.sums,
+            tiles_per_slice=shape.tiles_per_slice,
+            **shape.sizes,
             **shape.blocks,
         )
         normalise[shape.tiles](
@@ -73,19 +70,16 @@ def forward(x, residual, norm, counter, relu, n_first=None):
             bias_in=norm.bias,
             ADD=residual is not None,
             RELU=relu,
-            **shape.cut,
+            **shape.sizes,
             **shape.blocks,
         )
     return y, mean, rstd
 
 
-def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=None):
-    """Return the gradients of input, residual, weight (2, C) and bias (2, C).
-
-    Those of weight and bias are for each group; that of a missing residual is None.
-    """
-    shape = _Shape(x, n_first)
-    grad_weight, grad_bias = torch.empty((2, 2, shape.n_channels), device=x.device)
+def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add):
+    """Return the gradients of input, residual (None if missing), weight and bias."""
+    shape = _Shape(x)
+    grad_weight, grad_bias = torch.empty((2, shape.n_channels), device=x.device)
     # Which values the ReLU keeps: 2 reads the output, 1 computes its sign from x.
     mask = (2 if add else 1) if relu else 0
     grad_x = torch.empty_like(x)
@@ -108,14 +102,15 @@ def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=N
             partials=shape.partials(),
             counter=counter,
             BLOCK_P=N_PARTIALS,
-            **shape.sums,
+            tiles_per_slice=shape.tiles_per_slice,
+            **shape.sizes,
             **common,
         )
         gradient[shape.tiles](
             grad_x=grad_x,
             grad_residual=grad_residual,
             ADD=add and relu,
-            **shape.cut,
+            **shape.sizes,
             **common,
         )
     return grad_x, grad_residual if add else None, grad_weight, grad_bias
@@ -124,24 +119,17 @@ def backward(grad, x, y, mean, rstd, weight, bias, counter, relu, add, n_first=N
 class _Shape:
     """Assignment of the pixels of a batch to programs."""
 
-    def __init__(self, x, n_first):
+    def __init__(self, x):
         n, self.n_channels, height, width = x.shape
         self.device, n_rows = x.device, n * height * width
-        split = n_rows if n_first is None else n_first * height * width
-        self.n_groups = 1 if split == n_rows else 2
+        self.sizes = {"n_rows": n_rows, "n_channels": self.n_channels}
         block_c = min(64, max(16, next_power_of_2(self.n_channels)))
         block_r = TILE // block_c
         self.blocks = {"BLOCK_R": block_r, "BLOCK_C": block_c, "num_warps": N_WARPS}
-        n_blocks = cdiv(self.n_channels, block_c)
-        tiles = [cdiv(rows, block_r) for rows in (split, n_rows - split)]
-        tiles_per_slice = cdiv(sum(tiles), max(1, N_PROGRAMS // n_blocks))
-        slices = [cdiv(n_tiles, tiles_per_slice) for n_tiles in tiles]
-        self.summing = (sum(slices), n_blocks)
-        self.tiles = (sum(tiles), n_blocks)
-        # Rows and programs of the first group are split and n_first.
-        sizes = {"n_rows": n_rows, "split": split, "n_channels": self.n_channels}
-        self.cut = sizes | {"n_first": tiles[0]}
-        self.sums = sizes | {"n_first": slices[0], "tiles_per_slice": tiles_per_slice}
+        n_blocks, n_tiles = cdiv(self.n_channels, block_c), cdiv(n_rows, block_r)
+        self.tiles_per_slice = cdiv(n_tiles, max(1, N_PROGRAMS // n_blocks))
+        self.summing = (cdiv(n_tiles, self.tiles_per_slice), n_blocks)
+        self.tiles = (n_tiles, n_blocks)
 
     def partials(self):
         """Return memory for two sums per channel and program."""
