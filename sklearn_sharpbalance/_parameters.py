@@ -79,6 +79,9 @@ PARAMETERS: dict[str, Parameter] = {
     "member_params": Parameter(constraint=[list, tuple, None], partial_fit="fixed"),
     "standardize": Parameter(default=True, constraint=["boolean"], partial_fit="fixed"),
     "train_transform": Parameter(default="auto"),
+    "n_buffer": Parameter(
+        constraint=[Interval(Integral, 0, None, closed="left"), None]
+    ),
     "aggregation": Parameter(default="mean_logit"),
     "validation_fraction": Parameter(
         constraint=[Interval(Real, 0, 1, closed="neither"), None]

@@ -57,7 +57,7 @@ def dataset_labels(dataset):
     labels = _attribute_labels(dataset)
     if labels is not None and _items_agree(dataset, labels):
         return labels
-    return np.asarray([_item_label(dataset, i) for i in range(len(dataset))])
+    return np.asarray([item_label(dataset, i, dataset[i]) for i in range(len(dataset))])
 
 
 def _attribute_labels(dataset):
@@ -95,8 +95,8 @@ def _items_agree(dataset, labels):
     return True
 
 
-def _item_label(dataset, i):
-    item = dataset[i]
+def item_label(dataset, i, item):
+    """Return the label of item i of a Dataset; raise if it is not one class."""
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise InvalidInputError(
             f"The items of {type(dataset).__name__} have no labels: item {i} is a "

@@ -124,6 +124,27 @@ class Pairs(Dataset):
         return np.asarray(self.dataset.with_format(None)[key])
 
 
+class NamedItems(Dataset):
+    """Items of a Dataset; an error tells which one was being read."""
+
+    def __init__(self, dataset):
+        self.dataset = dataset
+
+    def __len__(self):
+        return len(self.dataset)
+
+    def __getitem__(self, i):
+        try:
+            return self.read(i)
+        except Exception as error:
+            error.add_note(f"Item {i} of the Dataset was being read.")
+            raise
+
+    def read(self, i):
+        """Return an item."""
+        return self.dataset[i]
+
+
 def needs_pairs(dataset, item) -> bool:
     """Return whether a dataset is read through :class:`Pairs`, by its first item."""
     if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):

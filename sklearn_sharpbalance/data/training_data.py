@@ -17,7 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from sklearn_sharpbalance.datasets import Pairs, needs_pairs
+from sklearn_sharpbalance.datasets import NamedItems, Pairs, needs_pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -192,7 +192,7 @@ class DeviceData:
         generator = torch.Generator().manual_seed(torch.initial_seed())
         own = {"generator": generator, "collate_fn": collate_inputs}
         params: dict[str, Any] = own | self.loader_params
-        return DataLoader(self.X, batch_sampler=batches, **params)
+        return DataLoader(NamedItems(self.X), batch_sampler=batches, **params)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of all samples in order; the last batch may be smaller."""

@@ -48,6 +48,9 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch. "auto" are random crops, and flips of colour images,
         for images of uint8 and networks of this package; None for other data.
+    n_buffer : int or None, default=None
+        Items of a Dataset to keep in memory. None keeps all, if they are not random and
+        need at most half of the free memory; 0 reads an item whenever it is used.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
@@ -158,6 +161,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         shared_trunk=None,
         standardize=True,
         train_transform="auto",
+        n_buffer=None,
         aggregation="mean_logit",
         validation_fraction=None,
         early_stopping=False,
@@ -186,6 +190,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         self.shared_trunk = shared_trunk
         self.standardize = standardize
         self.train_transform = train_transform
+        self.n_buffer = n_buffer
         self.aggregation = aggregation
         self.validation_fraction = validation_fraction
         self.early_stopping = early_stopping

@@ -65,6 +65,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch on the device, the same for all members. "auto" is that
         of :class:`SharpBalanceEnsembleClassifier`; with ``shared_trunk`` it is None.
+    n_buffer : int or None, default=None
+        Items of a Dataset to keep in memory. None keeps all, if they are not random and
+        need at most half of the free memory; 0 reads an item whenever it is used.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
@@ -175,6 +178,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         optimizer=None,
         standardize=True,
         train_transform="auto",
+        n_buffer=None,
         aggregation="mean_logit",
         validation_fraction=None,
         class_weight=None,
@@ -200,6 +204,7 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         self.optimizer = optimizer
         self.standardize = standardize
         self.train_transform = train_transform
+        self.n_buffer = n_buffer
         self.aggregation = aggregation
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight

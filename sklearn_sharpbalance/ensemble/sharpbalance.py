@@ -95,6 +95,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         (:data:`~sklearn_sharpbalance.selection.SUBSET_SELECTORS`), an object, or a
         function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
         given by name.
+    n_buffer : int or None, default=None
+        Items of a Dataset to keep in memory. None keeps all, if they are not random and
+        need at most half of the free memory; 0 reads an item whenever it is used.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature"
@@ -233,6 +236,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         shared_trunk=None,
         standardize=True,
         train_transform="auto",
+        n_buffer=None,
         sharpness="fisher_trace",
         selection="flattest",
         aggregation="mean_logit",
@@ -268,6 +272,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         self.shared_trunk = shared_trunk
         self.standardize = standardize
         self.train_transform = train_transform
+        self.n_buffer = n_buffer
         self.sharpness = sharpness
         self.selection = selection
         self.aggregation = aggregation

@@ -1,9 +1,11 @@
 """Devices, the precision of passes on them, memory formats and CUDA graphs."""
 
+import os
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ __all__ = [
     "channels_last_on_cpu",
     "contiguous_on_cpu",
     "contiguous_weights_on_cpu",
+    "free_memory",
     "resolve_device",
     "resolve_devices",
     "resolve_precision",
@@ -28,6 +31,7 @@ __all__ = [
 ]
 
 AUTOCAST_DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+CONTAINER = Path("/sys/fs/cgroup")  # limits of this container on Linux
 WARM_UP_RUNS = 3  # libraries choose algorithms and allocate during the first ones
 _CAPTURING = threading.Lock()  # a process can capture one graph at a time
 
@@ -162,6 +166,23 @@ def contiguous_weights_on_cpu(module: torch.nn.Module) -> None:
     for tensor in (*module.parameters(), *module.buffers()):
         if not is_lazy(tensor):
             tensor.data = contiguous_on_cpu(tensor.data)
+
+
+def free_memory(device: torch.device) -> float:
+    """Return the free memory of a device in bytes; infinity if it is not known."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[0])
+    found = [float("inf")]
+    with suppress(AttributeError, ValueError, OSError):  # not on every platform
+        found = [float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))]
+    with suppress(IndexError, ValueError, OSError):  # the cache of files is free, too
+        text = Path("/proc/meminfo").read_text().split("MemAvailable:")[1]
+        found = [1024.0 * int(text.split()[0])]
+    with suppress(IndexError, ValueError, OSError):
+        limit = int((CONTAINER / "memory.max").read_text())
+        text = (CONTAINER / "memory.stat").read_text().split("anon ")[1]
+        found.append(float(limit - int(text.split()[0])))
+    return min(found)
 
 
 def capture_graph(

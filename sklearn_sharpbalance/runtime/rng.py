@@ -13,6 +13,7 @@ __all__ = [
     "BEFORE_TRAINING",
     "epoch_rng",
     "epoch_seed",
+    "global_states",
     "holding_process_state",
     "lending_process_state",
     "random_stream",
@@ -57,6 +58,13 @@ def seed_generators(seed: int, device: str | torch.device = "cpu") -> None:
     if torch.device(device).type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
+
+
+def global_states() -> tuple:
+    """Return the states of the global generators on the CPU, to be compared."""
+    numpy_state = str(np.random.get_state(legacy=False))  # noqa: NPY002
+    torch_state = torch.get_rng_state().numpy().tobytes()
+    return torch_state, numpy_state, random.getstate()
 
 
 @contextmanager

@@ -6,11 +6,13 @@ place of None), ``_make_net`` and ``_make_trainer``.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from skorch import NeuralNetClassifier
 from skorch.callbacks import LRScheduler
+from skorch.helper import SliceDataset
 from torch import nn
 
 from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS, Aggregation
@@ -28,6 +30,7 @@ from sklearn_sharpbalance.data.labels import (
     check_y,
     hold_out,
 )
+from sklearn_sharpbalance.data.reading import read_once
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import Segment
@@ -198,8 +201,16 @@ def read_samples(
 ) -> Samples:
     """Return validated samples, with labels as codes and weights of mean one."""
     fitted = estimator.input_format_ if continues else None
+    check = partial(check_X, estimator, reset=not continues, fitted=fitted)
     with random_stream(seed=0):
-        X, fmt = check_X(estimator, X, reset=not continues, fitted=fitted)
+        given, (X, fmt) = X, check(X)
+        if fmt.kind == "dataset":
+            labelled = y is None and not isinstance(given, SliceDataset)
+            loader = _loader_params(estimator)
+            kept = read_once(X, fmt, params["n_buffer"], loader, labelled=labelled)
+            if kept is not None:
+                X, fmt = check(kept[0])
+                y = kept[1] if labelled else y
         if fitted is not None:
             check_layout(estimator, fmt, fitted)
             fmt = replace(fmt, dtype=fitted.dtype)  # defaults are of the first call
@@ -216,6 +227,14 @@ def read_samples(
     item_shape = fmt.shape if fmt.kind == "dataset" else None
     data = TrainingData(X, codes, weight, item_shape=item_shape)
     return Samples(data=data, format=fmt, classes=found)
+
+
+def _loader_params(estimator) -> dict[str, Any]:
+    """Return the user's settings of the DataLoader."""
+    net, prefix = estimator.estimator, "iterator_train__"
+    own = net.get_params() if isinstance(net, NeuralNetClassifier) else {}
+    own |= estimator._nested("estimator")
+    return {k[len(prefix) :]: v for k, v in own.items() if k.startswith(prefix)}
 
 
 def _given(asked, asked_of_net, read, *, whole_fit) -> dict[str, Any]:

@@ -587,7 +587,8 @@ def test_feature_names_of_an_earlier_fit_are_removed():
     frame = pd.DataFrame(X, columns=list("abcd"))
     data = TensorDataset(torch.tensor(X), torch.tensor(y))
     for given, labels in (({"input": X}, y), (data, None)):
-        clf = DeepEnsembleClassifier(nn.Linear(4, 3), **SMALL).fit(frame, y)
+        params = {**SMALL, "n_buffer": 0}
+        clf = DeepEnsembleClassifier(nn.Linear(4, 3), **params).fit(frame, y)
         clf.fit(given, labels)
         assert not hasattr(clf, "feature_names_in_")
         assert not hasattr(clf, "n_features_in_")

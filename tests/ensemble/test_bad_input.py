@@ -287,7 +287,7 @@ BAD_INPUT = {
     ),
     "dataset_nan": (
         lambda: fit(Items(lambda i: (torch.full((4,), torch.nan), i % 3)), None),
-        "returned values that are",
+        "Input X contains NaN",
     ),
     "dataset_no_axes": (
         lambda: fit(Items(lambda i: (torch.tensor(1.0), i % 3)), None),

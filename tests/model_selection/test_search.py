@@ -265,7 +265,7 @@ def test_what_is_fitted_as_usual():
         (ensemble(**FEW, callbacks=[callback]), X, "callbacks"),
         (LogisticRegression(), X, "does not train in phases"),
         (ensemble(**FEW, memory=Memory(None)), X, "memory"),
-        (ensemble(**FEW), SliceDataset(items), "Dataset"),
+        (ensemble(**FEW, n_buffer=0), SliceDataset(items), "Dataset"),
     ]
     for estimator, samples, reason in cases:
         name = "C" if isinstance(estimator, LogisticRegression) else "rho"

@@ -83,7 +83,7 @@ def transform_of(X, kind=SharpBalance, **params):
         (uint8(4, 8, 8), {}, "None"),
         (torch.from_numpy(uint8(3, 8, 8)), {}, crops(1, True)),
         (items(uint8(3, 8, 8)), {}, crops(1, True)),
-        (items(uint8(3, 8, 8).astype(np.float32)), {}, "None"),
+        (items(uint8(3, 8, 8).astype(np.float32)), {}, crops(1, True)),
         # A given augmentation replaces the default.
         (uint8(3, 8, 8), {"train_transform": None}, "None"),
         (uint8(3, 8, 8), {"train_transform": "crop_flip"}, repr(RandomCropFlip())),

@@ -1,6 +1,5 @@
 """Members of several ensembles in one batched computation, for a search."""
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from sklearn_sharpbalance.engine.stacked.network import check_in_step
 from sklearn_sharpbalance.engine.support import meta_module
 from sklearn_sharpbalance.exceptions import DivergenceError
 from sklearn_sharpbalance.members import MemberState, Segment
+from sklearn_sharpbalance.runtime.devices import free_memory
 from sklearn_sharpbalance.runtime.process import torch_threads
 
 __all__ = ["EnsembleSegment", "groups_of_ensembles", "train_ensembles"]
@@ -95,16 +95,6 @@ def _go_together(ensembles: list[EnsembleSegment], memory: float) -> bool:
         and max(widths) <= most
         and n_members * ensembles[0].member_bytes + sum(samples.values()) <= memory
     )
-
-
-def free_memory(device: torch.device) -> float:
-    """Return the free memory of a device in bytes; infinity if it is not known."""
-    if device.type == "cuda":
-        return float(torch.cuda.mem_get_info(device)[0])
-    try:
-        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    except (AttributeError, ValueError, OSError):  # not on every platform
-        return float("inf")
 
 
 def train_ensembles(

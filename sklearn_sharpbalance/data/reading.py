@@ -1,0 +1,125 @@
+"""Items of a Dataset, read once per fit into an array that all members share."""
+
+import math
+import warnings
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from sklearn_sharpbalance.arrays import item_label
+from sklearn_sharpbalance.data.inputs import InputFormat, as_array
+from sklearn_sharpbalance.data.training_data import stack_inputs
+from sklearn_sharpbalance.datasets import NamedItems
+from sklearn_sharpbalance.exceptions import SharpBalanceWarning
+from sklearn_sharpbalance.runtime.devices import free_memory
+from sklearn_sharpbalance.runtime.rng import global_states
+
+__all__ = ["read_once"]
+
+N_PROBED = 8  # items that are read twice, to see whether they are random
+ITEMS_AT_ONCE = 32
+FRACTION = 0.5  # of the free memory
+# Settings of a DataLoader that say how workers read items.
+OF_WORKERS = (
+    "num_workers",
+    "prefetch_factor",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+)
+
+
+def read_once(dataset, fmt: InputFormat, n_buffer, loader_params, *, labelled):
+    """Return inputs (N, ...) and labels (N,) of all items of a Dataset.
+
+    Labels are None if not ``labelled``. Return None if items must be read at each use:
+    if they are random, more than ``n_buffer``, or too large for the memory.
+    """
+    if not _fits(len(dataset), fmt, n_buffer):
+        return None
+    if _is_random(dataset):
+        warnings.warn(
+            "Items of the Dataset are random, so they are read again for each member "
+            "and epoch, and faster engines cannot be used. Pass augmentation as "
+            "train_transform to read items once, or n_buffer=0 to silence this "
+            "warning.",
+            SharpBalanceWarning,
+            stacklevel=2,
+        )
+        return None
+    return _read(dataset, fmt, loader_params, labelled)
+
+
+def _fits(n_items, fmt, n_buffer):
+    """Return whether all items are to be kept in memory."""
+    is_image = fmt.is_uint8_images or len(fmt.shape) < 3
+    if not fmt.shape or (fmt.dtype == "uint8" and not is_image):
+        return False  # there are no arrays of such samples
+    if n_buffer is not None:
+        return n_items <= n_buffer
+    n_bytes = n_items * math.prod(fmt.shape) * _dtype(fmt).itemsize
+    return n_bytes <= FRACTION * free_memory(torch.device("cpu"))
+
+
+def _dtype(fmt):
+    """Return the dtype of the array; numbers of a table are rounded later."""
+    if fmt.is_uint8_images:
+        return np.dtype(np.uint8)
+    return np.dtype(np.float64 if len(fmt.shape) < 2 else np.float32)
+
+
+def _is_random(dataset):
+    """Return whether items draw from global generators, or differ if read again."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, N_PROBED).astype(int)).tolist()
+    items, before = NamedItems(dataset), global_states()
+    first = [as_array(items[i][0]) for i in rows]
+    if global_states() != before:
+        return True
+    again = [as_array(items[i][0]) for i in rows]
+    return not all(map(_equal, first, again))
+
+
+def _equal(one, other):
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+
+
+def _read(dataset, fmt, loader_params, labelled):
+    """Return inputs and labels of all items, read by one DataLoader."""
+    loader = DataLoader(
+        _Columns(dataset, labelled),
+        batch_size=ITEMS_AT_ONCE,
+        collate_fn=_stack,
+        generator=torch.Generator(),
+        **{name: loader_params[name] for name in OF_WORKERS if name in loader_params},
+    )
+    X = np.empty((len(dataset), *fmt.shape), dtype=_dtype(fmt))
+    labels: list[Any] = []
+    try:
+        for x, y in loader:
+            X[len(labels) : len(labels) + len(y)] = x
+            labels += y
+    except BaseException as error:
+        error.add_note(f"{len(labels)} of {len(X)} items of the Dataset had been read.")
+        raise
+    return X, np.asarray(labels) if labelled else None
+
+
+class _Columns(NamedItems):
+    """Pairs of an array and a label; the latter is None if not ``labelled``."""
+
+    def __init__(self, dataset, labelled):
+        super().__init__(dataset)
+        self.labelled = labelled
+
+    def read(self, i):
+        item = self.dataset[i]
+        label = item_label(self.dataset, i, item) if self.labelled else None
+        return as_array(item[0]), label
+
+
+def _stack(items):
+    """Return the inputs of some items as a tensor, and their labels as a list."""
+    arrays, labels = zip(*items)
+    return torch.from_numpy(stack_inputs(list(arrays))), list(labels)

@@ -1,0 +1,167 @@
+"""Items of a Dataset are read once per fit, if they are not random."""
+
+import os
+import random
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
+from tests.cases import KINDS, Items, assert_same_members, make_images, rest_slow, table
+from tests.data.test_huge_input import Coarse
+from tests.data.test_memory_maps import MB, peak_of
+from tests.training.killing import start_in_child
+
+N, MORE = 48, 17  # items; reads of the layout and of the test for random items
+FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
+X, Y = make_images(N, 10, 9), np.arange(N) % 3
+
+
+def images():
+    return Items(lambda i: (X[i], "abc"[Y[i]]), N)
+
+
+def rows():
+    values, labels = table(N)
+    return Items(lambda i: (torch.tensor(values[i]), labels[i]), N)
+
+
+CASES = {
+    "images": (images, (X, np.array(list("abc"))[Y])),
+    "table": (rows, table(N)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
+@pytest.mark.parametrize("held_out", [None, 0.25])
+def test_items_are_read_once_and_give_the_members_of_an_array(case, kind, held_out):
+    make, given = CASES[case]
+    items, clf = make(), kind(**FEW, validation_fraction=held_out)
+    clf.fit(items)
+    assert len(items.read) == N + MORE
+    want = kind(**FEW, validation_fraction=held_out).fit(*given)
+    assert_same_members(clf, want)
+    assert clf.engine_ == want.engine_
+    assert clf.score(items) == want.score(*given)
+
+
+@pytest.mark.parametrize("n_buffer", [0, N - 1, N])
+def test_the_buffer_bounds_what_is_kept(n_buffer):
+    items = images()
+    clf = DeepEnsembleClassifier(**FEW, n_buffer=n_buffer).fit(items)
+    is_kept = len(items.read) == N + MORE
+    assert is_kept == (n_buffer == N)
+    assert is_kept or len(items.read) > 4 * N
+    assert_same_members(clf, DeepEnsembleClassifier(**FEW, engine="skorch").fit(X, Y))
+
+
+OWN = np.random.default_rng(0)
+DRAWS = {
+    "torch": lambda: torch.rand(()).item(),
+    "numpy": np.random.rand,
+    "python": random.random,
+    "own generator": OWN.random,
+}
+
+
+@pytest.mark.parametrize("source", DRAWS)
+def test_random_items_are_read_at_each_use(source):
+    def flipped(i):
+        return (X[i] if DRAWS[source]() < 0.5 else X[i, :, ::-1]), Y[i]
+
+    items = Items(flipped, N)
+    with pytest.warns(SharpBalanceWarning, match="random.*n_buffer=0"):
+        DeepEnsembleClassifier(**FEW).fit(items)
+    assert len(items.read) > 4 * N
+
+
+class Workers(Dataset):
+    """Note the process that reads each item; an item may fail."""
+
+    def __init__(self, path, bad=None):
+        self.path, self.bad = path, bad
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        with Path(self.path).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+        if i == self.bad and os.getpid() != int(os.environ["PARENT_OF_WORKERS"]):
+            raise OSError("unreadable")
+        return torch.from_numpy(X[i]), Y[i]
+
+
+@pytest.fixture
+def parent(monkeypatch):
+    monkeypatch.setenv("PARENT_OF_WORKERS", str(os.getpid()))
+
+
+WITH_WORKERS = {"estimator__iterator_train__num_workers": 2}
+
+
+def test_workers_are_started_once(parent, tmp_path):
+    path = tmp_path / "readers"
+    clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS).fit(Workers(path))
+    readers = path.read_text().split()
+    assert len(set(readers) - {str(os.getpid())}) == 2
+    assert len(readers) == N + MORE
+    assert_same_members(clf, DeepEnsembleClassifier(**FEW).fit(X, Y))
+
+
+@pytest.mark.parametrize("n_buffer", [None, 0])
+def test_errors_of_workers_name_the_item(n_buffer, parent, tmp_path):
+    clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS, n_buffer=n_buffer)
+    with pytest.raises(OSError, match=r"(?s)unreadable.*Item 31 of the Dataset"):
+        clf.fit(Workers(tmp_path / "readers", bad=31), y=Y)
+
+
+def test_ctrl_c_tells_how_far_reading_was():
+    def item(i):
+        if i == 41:
+            raise KeyboardInterrupt
+        return X[i], Y[i]
+
+    items = Items(item, N)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        SharpBalance(**FEW).fit(items)
+    assert caught.value.__notes__ == ["32 of 48 items of the Dataset had been read."]
+
+
+def test_missing_values_are_found():
+    items = Items(lambda i: (np.full(3, np.nan if i == 41 else 1.0), i % 2), N)
+    with pytest.raises(ValueError, match="NaN"):
+        SharpBalance(**FEW).fit(items)
+
+
+def test_labels_of_several_classes_raise():
+    items = Items(lambda i: (X[i], np.zeros(2)), N)
+    with pytest.raises(InvalidInputError, match="must be one class"):
+        SharpBalance(**FEW).fit(items)
+
+
+def fit_and_watch(path):
+    """Write the peak of a fit; runs in the child process."""
+    torch.set_num_threads(1)
+    image = np.random.default_rng(0).integers(0, 9, (64, 64, 3), dtype=np.uint8)
+    items = Items(lambda i: (image + np.uint8(i % 2), i % 2), 24_000)
+    params = {**FEW, "n_estimators": 1, "max_epochs": 1, "batch_size": 16}
+    clf = DeepEnsembleClassifier(Coarse, **params)
+    clf.fit(np.stack([image] * 64), np.arange(64) % 2)  # libraries
+    Path(path).write_text(str(peak_of(partial(clf.fit, items))))
+
+
+@pytest.mark.slow
+def test_the_peak_of_memory_is_the_array(tmp_path):
+    process = start_in_child(fit_and_watch, str(tmp_path / "peak"))
+    process.join(300)
+    assert process.exitcode == 0
+    size = 24_000 * 64 * 64 * 3
+    assert int((tmp_path / "peak").read_text()) < 1.15 * size + 30 * MB
