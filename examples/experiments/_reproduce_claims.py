@@ -11,8 +11,7 @@ from _reproduce_tables import row, signed
 __all__ = ["claims", "gain_figure"]
 
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
-MOMENTUM, ALL = "flattest, Momentum-SAM, rho 0.3", "Momentum-SAM, rho 1"
-LATE = "flattest, late, rho 0.05"
+SPLIT = "flattest, split"
 CORRUPTED = "corrupted_accuracy"
 POINTS, RATIO = "points", "%"
 
@@ -37,23 +36,23 @@ CLAIMS = (
     ),
     Claim(
         "2. Is SharpBalance more accurate on corrupted images for the same passes?",
-        "yes, with narrow nets",
-        *("contest", SAME_COST, (MOMENTUM, BASELINE), CORRUPTED),
-    ),
-    Claim(
-        "3. Are its members flatter there?",
-        "yes",
-        *("contest", SAME_COST, (MOMENTUM, BASELINE), "sharpness", RATIO),
-    ),
-    Claim(
-        "4. Are they less diverse on corrupted images (DER)?",
-        "no: more",
-        *("contest", SAME_COST, (MOMENTUM, BASELINE), "corrupted_der", RATIO),
-    ),
-    Claim(
-        "5. Does the gain hold for wide nets?",
         "not shown",
-        *("contest_wide", SAME_COST, (MOMENTUM, BASELINE), CORRUPTED),
+        *("attribution", SAME_COST, ("flattest", BASELINE), CORRUPTED),
+    ),
+    Claim(
+        "3. And than with random samples?",
+        "not shown",
+        *("attribution", SAME_COST, ("flattest", "random"), CORRUPTED),
+    ),
+    Claim(
+        "4. With both kinds of samples in a batch, normalised apart, as in its code?",
+        "yes, with narrow nets",
+        *("attribution", SAME_COST, (SPLIT, BASELINE), CORRUPTED),
+    ),
+    Claim(
+        "5. And so without SAM, with a radius of 0?",
+        "yes: batch normalisation makes the gain",
+        *("attribution", SAME_COST, (f"{SPLIT}, radius 0", BASELINE), CORRUPTED),
     ),
     Claim(
         "6. Does the paper's recipe gain over a deep ensemble of as many epochs?",
@@ -119,15 +118,15 @@ def measured(claim, records, ours, others):
 
 
 def gain_figure(records):
-    """Return a figure of a contest: clean and corrupted accuracy over a deep ensemble."""
+    """Return a figure of ``attribution``: accuracy over a deep ensemble."""
     import matplotlib.pyplot as plt
 
     methods = by_method(records, SAME_COST)
     shown = {
-        "SharpBalance\n(Momentum-SAM)": MOMENTUM,
-        "Momentum-SAM\non all samples": ALL,
-        "SharpBalance\n(SAM, late)": LATE,
-        "SAM in the last\nquarter": "SAM, last 25%, rho 0.05",
+        "SharpBalance": "flattest",
+        "random samples": "random",
+        "both kinds in a batch,\nnormalised apart": SPLIT,
+        "the same\nwithout SAM": f"{SPLIT}, radius 0",
     }
     figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
     for shift, color, label, metric in (

@@ -190,7 +190,7 @@ def draw_tradeoff(records):
         labels=[method.rpartition(", rho ")[2] for _, method, _ in points],
         diversity_name="Diversity (DER)",
         color_name="Ensemble improvement (EIR)",
-    ).plot(figure.subplots(), log=is_sweep(records))
+    ).plot(figure.subplots())
     return figure
 
 

@@ -311,6 +311,6 @@ def draw_scores(records):
             display = OODDisplay(found["clean"], found["classes"], score_name=score)
             display.name = f"{method}, {score}"
             display.plot(axes[0])
-        display.plot(ax, kind="histogram", n_bins=12)
+        display.plot(ax, kind="histogram")
         ax.set_xlabel(f"{score}, {method}")
     return figure

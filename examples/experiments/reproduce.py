@@ -4,7 +4,7 @@
     python examples/experiments/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/experiments/reproduce.py report
 
-Runs: headline, ablation, contest_rho, contest, contest_wide, recipe, defaults,
+Runs: headline, ablation, contest_rho, contest, contest_wide, attribution, recipe, defaults,
 defaults_few, defaults_step, defaults_step_few, small_cnn, tradeoff, widths, sparsity,
 picture_sizes, sed, rethinking (pictures, on a GPU; the last two are of other papers);
 digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU).
@@ -253,7 +253,7 @@ def write_page(results):
     (RESULTS / "boost_over_sam.md").write_text(boost_over_sam(headline, ablation))
     page = RESULTS.parent / "RESULTS.md"
     page.write_text(with_table(page.read_text(), "claims", claims(results)))
-    gain_figure(results["contest"]).savefig(RESULTS / "gain.png", dpi=130)
+    gain_figure(results["attribution"]).savefig(RESULTS / "gain.png", dpi=130)
 
 
 def records_beside(folder, settings):
@@ -280,7 +280,8 @@ def merged(settings, records):
     def place(record):
         seed = record["seed"]
         fresh = seed not in SEEDS
-        at = order.index((record["group"], record["method"]))
+        names = record["group"], record["method"]
+        at = order.index(names) if names in order else len(order)  # of older code
         return fresh, seed if fresh else SEEDS.index(seed), at
 
     return sorted(found.values(), key=place)

@@ -18,21 +18,22 @@ class UncertaintyMixin:
     predict_proba: Callable
     member_predict_proba: Callable
 
-    def predict_uncertainty(self, X):
+    def predict_uncertainty(self, X, *, kind="entropy"):
         """Return how uncertain each prediction is, and why.
 
         Parameters
         ----------
         X : array-like, dict of arrays or Dataset
             Samples as in ``fit``.
+        kind : {"entropy", "variance"}, default="entropy"
+            Measure of :func:`~sklearn_sharpbalance.metrics.uncertainty_parts`.
 
         Returns
         -------
         uncertainty : DataFrame of N rows
-            Columns ``total``, ``aleatoric`` and ``epistemic`` as those of
-            :func:`~sklearn_sharpbalance.metrics.uncertainty_parts`, and
-            ``disagreement``, the fraction of pairs of members that predict different
-            classes. The index is that of X, if X is a DataFrame of pandas.
+            Columns ``total``, ``aleatoric`` and ``epistemic``, and ``disagreement``,
+            the fraction of pairs of members that predict different classes. The index
+            is that of X, if X is a DataFrame of pandas.
 
         Examples
         --------
@@ -45,7 +46,7 @@ class UncertaintyMixin:
         """
         import pandas as pd  # takes longer than the import of this package
 
-        parts = uncertainty_parts(self.member_predict_proba(X))
+        parts = uncertainty_parts(self.member_predict_proba(X), kind=kind)
         index = X.index if isinstance(X, pd.DataFrame) else None
         return pd.DataFrame(parts._asdict(), index=index)
 

@@ -17,7 +17,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from tests.cases import SMALL, table
 
 
-def test_entropies_add_up():
+def test_entropies_and_variances_add_up():
     rng = np.random.default_rng(0)
     probas = rng.dirichlet(np.ones(4), size=(3, 20))  # (M, N, C)
     mean = probas.mean(0)
@@ -26,7 +26,11 @@ def test_entropies_add_up():
     own = -(probas * np.log(probas)).sum(2).mean(0)
     np.testing.assert_allclose(entropy.aleatoric, own)
     np.testing.assert_allclose(entropy.epistemic, entropy.total - own)
-    assert entropy.disagreement.mean() == pytest.approx(metrics.disagreement(probas))
+    variance = metrics.uncertainty_parts(probas, kind="variance")
+    np.testing.assert_allclose(variance.total, 1 - (mean**2).sum(1))
+    np.testing.assert_allclose(variance.aleatoric, 1 - (probas**2).sum(2).mean(0))
+    np.testing.assert_allclose(variance.epistemic, probas.var(axis=0).sum(1))
+    assert variance.disagreement.mean() == pytest.approx(metrics.disagreement(probas))
 
 
 def test_one_member_has_no_epistemic_part():
@@ -113,6 +117,7 @@ def test_few_validation_samples_allow_every_class():
     [
         (lambda clf, X: clf.predict_set(X), "validation_fraction=0.2"),
         (lambda clf, X: clf.predict_set(X, confidence=90), "confidence must be"),
+        (lambda clf, X: clf.predict_uncertainty(X, kind="std"), "'variance', got"),
     ],
 )
 def test_bad_input(call, message):
