@@ -123,10 +123,6 @@ class BaseDeepEnsemble(
         """Return the fitted nets that a warm start begins with, else an empty list."""
         return getattr(self, "heads_", []) if self.warm_start else []
 
-    def _warm_columns(self):
-        """Return the fitted columns of a DataFrame for a warm start, else None."""
-        return self.input_format_.columns if self._warm_nets() else None
-
     def predict_proba(self, X):
         """Predict class probabilities.
 

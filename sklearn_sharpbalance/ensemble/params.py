@@ -118,19 +118,17 @@ class NestedParamsMixin(BaseEstimator):
 def check_params(params):
     """Raise if parameters are invalid although they satisfy their constraints."""
     for name, rules in CONSTRAINTS.items():
-        _refuse_bool(name, params.get(name), rules)
+        value = params.get(name)
+        is_number = any(isinstance(rule, Interval) for rule in rules)
+        if is_number and "boolean" not in rules and isinstance(value, bool):
+            raise InvalidInputError(
+                f"{name} must be a number, got {value}. Pass a number."
+            )
     for name in ("optimizer", "estimator__optimizer"):
         _check_optimizer(name, params.get(name))
     _check_callbacks(params.get("callbacks"))
     for name in ("checkpoint_dir", "memory"):
         _check_folder(name, params.get(name))
-
-
-def _refuse_bool(name, value, rules):
-    """Raise if a number is given as a bool, which Python accepts as an integer."""
-    is_number = any(isinstance(rule, Interval) for rule in rules)
-    if is_number and "boolean" not in rules and isinstance(value, bool):
-        raise InvalidInputError(f"{name} must be a number, got {value}. Pass a number.")
 
 
 def _check_optimizer(name, optimizer):

@@ -186,6 +186,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             any_device=params["device"] == "auto",
             devices=resolve_devices(params["device"]),
         )
+        scorer = SHARPNESS_SCORERS.resolve(params["sharpness"])
         trainer = PhasedTrainer(
             net,
             inputs.data,
@@ -195,7 +196,7 @@ class PhasedEnsemble(BaseDeepEnsemble):
             seeds=start.seeds,
             n_classes=n_classes,
             warm_nets=start.warm_nets,
-            scorer=self._scorer(params),
+            scorer=scorer.set_params(**self._nested("sharpness")),
             selector=self._selector(params),
             engine=engine,
             prune_epoch=pruning_epoch(params, training.n_epochs),
@@ -224,10 +225,6 @@ class PhasedEnsemble(BaseDeepEnsemble):
     def _with_own_settings(self, net, params, seeds):
         settings = member_settings(params["member_params"], len(seeds), net)
         return net if settings is None else give_settings(net, settings)
-
-    def _scorer(self, params):
-        scorer = SHARPNESS_SCORERS.resolve(params["sharpness"])
-        return scorer.set_params(**self._nested("sharpness"))
 
     def _selector(self, params):
         selector = SUBSET_SELECTORS.resolve(params["selection"])

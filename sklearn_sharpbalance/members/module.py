@@ -102,15 +102,9 @@ class MemberModule(nn.Module):
         if X is None:
             parts = {name: self._own(part) for name, part in inputs.items()}
             return _logits(self.module(**parts))
-        return _logits(self.module(self.own_input(X)))
-
-    def own_input(self, X):
-        """Return standardised input that the inner module may change in place.
-
-        ``X`` may be a view of the user's data, or needed for a second pass.
-        """
         standardized = self.standardize(X)
-        return X.clone() if standardized is X else standardized
+        # The inner module may change its input in place, and X may be the user's data.
+        return _logits(self.module(X.clone() if standardized is X else standardized))
 
     def standardize(self, X):
         """Return the standardised input in the dtype of the inner module.

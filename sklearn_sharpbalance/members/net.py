@@ -154,22 +154,18 @@ def _default_net(estimator, input_shape, n_classes, optimizer):
             f"estimator must be None, an nn.Module class, instance or factory, or a "
             f"skorch NeuralNetClassifier, got {estimator!r}."
         )
+    lr = NET_DEFAULTS["lr"]
+    of_torch = getattr(optimizer, "__module__", "").startswith("torch.optim")
+    if of_torch and optimizer is not torch.optim.SGD:
+        lr = inspect.signature(optimizer).parameters["lr"].default
     return NeuralNetClassifier(
         estimator,
         criterion=nn.CrossEntropyLoss,
         optimizer=optimizer,
-        **(NET_DEFAULTS | {"lr": _default_rate(optimizer)}),
+        **(NET_DEFAULTS | {"lr": lr}),
         **(_SGD_DEFAULTS if optimizer is torch.optim.SGD else {}),
         **{f"module__{key}": value for key, value in kwargs.items()},
     )
-
-
-def _default_rate(optimizer):
-    """Return 0.1 for SGD, and for other optimizers of torch their own default."""
-    of_torch = getattr(optimizer, "__module__", "").startswith("torch.optim")
-    if optimizer is torch.optim.SGD or not of_torch:
-        return NET_DEFAULTS["lr"]
-    return inspect.signature(optimizer).parameters["lr"].default
 
 
 def _warn_of_grey_images(shape):

@@ -295,7 +295,8 @@ def _split_and_encode(estimator, params, read, start, sample_weight) -> Samples:
         seed=start.seeds.split,
         sample_weight=sample_weight,
     )
-    data, fmt = encode_frame(split, read.format, fitted=estimator._warm_columns())
+    columns = estimator.input_format_.columns if estimator._warm_nets() else None
+    data, fmt = encode_frame(split, read.format, fitted=columns)
     if params["early_stopping"]:
         check_held_out(data, "early_stopping needs")
     return replace(read, data=data, format=fmt)

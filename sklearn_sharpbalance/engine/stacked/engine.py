@@ -127,7 +127,8 @@ class StackedGroup:
             for mask, own in zip(masks, sizes)
         ]
         self.is_sam = np.stack([layout.is_sam for layout in self.layouts], axis=1)
-        if not np.all(self.is_sam == self.is_sam[:, :1]):
+        self.are_mixed = not np.all(self.is_sam == self.is_sam[:, :1])
+        if self.are_mixed:
             check_mixed_steps(self.optimizer)
         self.widths = np.max([layout.widths for layout in self.layouts], axis=0)
         share = np.stack([layout.share for layout in self.layouts], axis=1)
@@ -144,7 +145,11 @@ class StackedGroup:
         samples, labels, weights, n_rows = [], [], [], 0
         for session in self.sessions:
             data, module = session.data, session.net.module_
-            key = (id(data), *_statistics_bytes(module))
+            statistics = (module.mean, module.scale, module.pieces)
+            key = (
+                id(data),
+                *(t if t is None else t.cpu().numpy().tobytes() for t in statistics),
+            )
             if key not in first_row:
                 first_row[key] = n_rows
                 n_rows += len(data)
@@ -153,7 +158,13 @@ class StackedGroup:
                 weights.append(data.weight)
             self.first_rows.append(first_row[key])
         self.y, self.weight = _joined(labels), None
-        self.reads_disk = len(samples) == 1 and self._stays_on_disk(data.X)
+        n_bytes = 4 * data.X.size  # in float32
+        self.reads_disk = (
+            len(samples) == 1
+            and self.device.type == "cpu"
+            and is_on_disk(data.X)
+            and n_bytes > MAX_STANDARDIZED
+        )
         if self.reads_disk:
             self.X = as_tensor(data.X, self.device)
         else:
@@ -166,12 +177,6 @@ class StackedGroup:
                 for y, weight in zip(labels, weights)
             ]
             self.weight = _joined(own).to(self.device)
-
-    def _stays_on_disk(self, X):
-        n_bytes = 4 * X.size  # in float32
-        return (
-            self.device.type == "cpu" and is_on_disk(X) and n_bytes > MAX_STANDARDIZED
-        )
 
     def _standardized(self, X, module):
         X = X[:] if isinstance(X, ArrayRows) else X
@@ -259,7 +264,8 @@ class StackedGroup:
             losses.append(self.stacked_pass.loss(x, y, weight))
             return losses[-1].sum()
 
-        self.stack.set_radii(is_sam)
+        if self.are_mixed:
+            self.stack.set_radii(is_sam)
         training_step(
             self.optimizer,
             loss_of_batch,
@@ -312,12 +318,6 @@ def check_mixed_steps(optimizer):
             "samples. Use engine='skorch', or a selection that gives each member "
             "samples of both kinds."
         )
-
-
-def _statistics_bytes(module):
-    """Return the statistics with which a member standardises its input."""
-    tensors = (module.mean, module.scale, module.pieces)
-    return [None if t is None else t.cpu().numpy().tobytes() for t in tensors]
 
 
 def _joined(tensors):

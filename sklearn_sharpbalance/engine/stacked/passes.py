@@ -28,7 +28,7 @@ class StackedPass:
         self._gradient = torch.zeros_like(weights, dtype=self.dtype)
         self._gradients = network.views(self._gradient)  # by name
         self._layers = [
-            _layer_pass(name, layer)
+            KINDS.get(type(layer), _Activation)(name, layer)
             for name, layer in network.layers
             if not isinstance(layer, nn.Flatten | nn.Identity)  # the input is flat
         ]
@@ -76,7 +76,7 @@ class StackedPass:
 class _Linear:
     """M linear layers."""
 
-    def __init__(self, name):
+    def __init__(self, name, layer):
         self.weight, self.bias = f"{name}.weight", f"{name}.bias"
 
     def forward(self, x, weights):
@@ -93,6 +93,9 @@ class _Linear:
 class _ReLU:
     """ReLU, whose derivative follows from its output."""
 
+    def __init__(self, name, layer):
+        pass
+
     def forward(self, x, weights):
         self.output = torch.relu(x)
         return self.output
@@ -104,7 +107,7 @@ class _ReLU:
 class _Activation:
     """Any other pointwise layer; its derivative is that of autograd."""
 
-    def __init__(self, layer):
+    def __init__(self, name, layer):
         self.layer = layer
 
     def forward(self, x, weights):
@@ -118,7 +121,4 @@ class _Activation:
         return torch.autograd.grad(self.output, self.x, grad)[0]
 
 
-def _layer_pass(name, layer):
-    if isinstance(layer, nn.Linear):
-        return _Linear(name)
-    return _ReLU() if isinstance(layer, nn.ReLU) else _Activation(layer)
+KINDS: dict[type[nn.Module], type] = {nn.Linear: _Linear, nn.ReLU: _ReLU}
