@@ -36,6 +36,8 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = ["METHODS", "call_module", "check_method", "per_sample_squared_norms"]
 
+ROOM_ON_CPU = 2**26  # numbers of 4 bytes that a chunk may store
+
 
 def per_sample_squared_norms(
     module: nn.Module,
@@ -162,7 +164,7 @@ def _limits(device):
     """Return the most samples of a chunk, and how many 4-byte numbers it may store."""
     if device.type == "cuda":  # launches take as long for 4096 samples as for one
         return 4096, torch.cuda.mem_get_info(device)[0] // 8
-    return 1024, 2**28
+    return 1024, ROOM_ON_CPU
 
 
 # --- the methods: each returns a function for the norms of a chunk, and how many

@@ -9,7 +9,7 @@ from torch.utils.data import Dataset
 
 from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.members.net import with_callbacks
-from sklearn_sharpbalance.persistence.fingerprint import stable_hash
+from sklearn_sharpbalance.persistence.fingerprint import by_file, stable_hash
 
 __all__ = ["ResultStore"]
 
@@ -92,7 +92,7 @@ class ResultStore:
         known = self._hashes.get(id(value))
         if known is not None and known[0]() is value:
             return known[1]
-        found = stable_hash(value)
+        found = stable_hash(by_file(value))
         with suppress(TypeError):  # numbers, strings, tuples, lists
             self._hashes[id(value)] = (weakref.ref(value), found)
         return found

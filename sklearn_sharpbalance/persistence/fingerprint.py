@@ -11,6 +11,7 @@ import sys
 import types
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,11 @@ from torch.utils.data import Dataset
 from torch.utils.hooks import RemovableHandle
 
 from sklearn_sharpbalance._validation import printable
+from sklearn_sharpbalance.data.training_data import (
+    ArrayRows,
+    TrainingData,
+    map_arrays,
+)
 from sklearn_sharpbalance.persistence.encoding import byte_view
 from sklearn_sharpbalance.runtime.torch_internals import (
     hooks_of,
@@ -29,6 +35,7 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 )
 
 __all__ = [
+    "by_file",
     "code_name",
     "condense",
     "data_fingerprint",
@@ -133,6 +140,32 @@ class Around(NamedTuple):
 
 
 ALONE = Around()
+
+
+def by_file(data):
+    """Return training data with files in place of arrays on disk, for a hash.
+
+    A memory map that cannot be written to is described by its file, without reading it.
+    """
+    if not isinstance(data, TrainingData):
+        return data
+    X = map_arrays(_file_of, data.X)
+    return replace(data, X=X, valid=by_file(data.valid))
+
+
+def _file_of(array):
+    """Return path, size, time and layout of an array on disk; others as they are."""
+    if isinstance(array, ArrayRows):
+        return _file_of(array.array), array.rows
+    source = array
+    while isinstance(source, np.ndarray) and isinstance(source.base, np.ndarray):
+        source = source.base
+    path = Path(getattr(source, "filename", None) or "")
+    if getattr(source, "mode", None) != "r" or not path.is_file():
+        return array
+    status, start = path.stat(), array.ctypes.data - source.ctypes.data
+    place = (source.offset + start, array.dtype.str, array.shape, array.strides)
+    return str(path), status.st_size, status.st_mtime_ns, place
 
 
 def stable_hash(value: Any) -> str:

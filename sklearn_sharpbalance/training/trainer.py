@@ -34,7 +34,7 @@ from sklearn_sharpbalance.members.net import sam_passes
 from sklearn_sharpbalance.members.session import NO_REPORT, Report
 from sklearn_sharpbalance.members.state import state_of
 from sklearn_sharpbalance.members.weights import pruned_member
-from sklearn_sharpbalance.persistence.fingerprint import stable_hash
+from sklearn_sharpbalance.persistence.fingerprint import by_file, stable_hash
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.selection.rules import (
     NoneSelector,
@@ -331,7 +331,9 @@ def cached(memory, function: Callable, ignore=()) -> Callable:
         ) from error
 
     def cached_function(**arguments):
-        relevant = [(k, v) for k, v in sorted(arguments.items()) if k not in ignore]
+        relevant = [
+            (k, by_file(v)) for k, v in sorted(arguments.items()) if k not in ignore
+        ]
         key = stable_hash((__version__, function.__qualname__, relevant))
         return call(key, function, arguments)
 

@@ -1,5 +1,6 @@
 """``memory=`` gives the same ensembles and avoids repeated work."""
 
+import os
 from collections import Counter
 
 import joblib
@@ -107,6 +108,34 @@ def test_data_are_distinguished(tmp_path, n_calls):
     nudged[0, 0] += 1e-3
     SharpBalance(**options).fit(nudged, y)
     assert n_calls["warmup"] == 2
+
+
+@pytest.mark.parametrize("held_out", [None, 0.2])
+def test_maps_are_distinguished_by_their_files(tmp_path, n_calls, held_out):
+    X, y = table()
+    options = {"memory": str(tmp_path / "memory"), **SHORT}
+
+    def fit(path, rows=slice(None)):
+        mapped = np.load(path, mmap_mode="r")[rows]
+        clf = SharpBalance(**options, validation_fraction=held_out)
+        return clf.fit(mapped, y[rows])
+
+    for name in ("one.npy", "other.npy"):
+        np.save(tmp_path / name, X.astype(np.float32))
+    first = fit(tmp_path / "one.npy")
+    # A change that neither the time of the file shows nor the quartiles.
+    status = (tmp_path / "one.npy").stat()
+    X[X.argmax(axis=0), range(5)] *= 2
+    np.save(tmp_path / "one.npy", X.astype(np.float32))
+    os.utime(tmp_path / "one.npy", ns=(status.st_atime_ns, status.st_mtime_ns))
+    scored = n_calls["scores"]
+    assert_same_members(fit(tmp_path / "one.npy"), first)
+    assert n_calls["scores"] == scored
+    fit(tmp_path / "one.npy", slice(1, None))
+    (tmp_path / "one.npy").touch()
+    fit(tmp_path / "one.npy")
+    fit(tmp_path / "other.npy")
+    assert n_calls["warmup"] == 4
 
 
 def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, n_calls):
