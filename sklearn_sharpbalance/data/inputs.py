@@ -242,7 +242,8 @@ def _check_frame(estimator, X, *, reset, fitted):
     columns = None if fitted is None else fitted.columns
     if columns is not None and not reset:
         _check_same_names(columns, list(map(str, X.columns)))
-        return columns.transform(read_columns(X, ignored=columns.ignored)), fitted
+        encoded = columns.transform(read_columns(X, ignored=columns.ignored))
+        return encoded, _with_range(fitted, _largest_number(encoded, columns), fitted)
     values = read_columns(X)
     if reset:
         warn_of_columns([repr(name) for name in values if _is_rounded(values[name])])
@@ -308,7 +309,16 @@ def encode_frame(data, fmt, fitted=None):
     valid = data.valid
     if valid is not None:
         valid = replace(valid, X=columns.transform(valid.X))
-    return replace(data, X=columns.transform(data.X), valid=valid), fmt
+    encoded = columns.transform(data.X)
+    used = encoded if data.weight is None else encoded[data.weight > 0]
+    fmt = replace(fmt, largest=_largest_number(used, columns))
+    return replace(data, X=encoded, valid=valid), fmt
+
+
+def _largest_number(encoded, columns):
+    """Return the largest magnitude in the columns of numbers."""
+    numbers = encoded[:, ~columns.is_code]
+    return float(max(numbers.max(initial=0.0), -numbers.min(initial=0.0)))
 
 
 def check_layout(estimator, fmt, fitted):

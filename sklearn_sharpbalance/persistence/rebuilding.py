@@ -23,6 +23,7 @@ from sklearn_sharpbalance.aggregation.rules import AGGREGATIONS
 from sklearn_sharpbalance.data.columns import MAX_CATEGORIES, Column, TableColumns
 from sklearn_sharpbalance.data.inputs import InputFormat, check_X
 from sklearn_sharpbalance.engine import EngineChoice
+from sklearn_sharpbalance.engine.choice import choose_threads
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members import MemberModule, MemberState, restore
 from sklearn_sharpbalance.members.member_params import (
@@ -105,6 +106,8 @@ def rebuild(tree: dict[str, Any], passed: dict[str, Any], base: type):
     if threads not in (None, 1):
         raise ModelFileError(f"it asks for {threads} threads.")
     estimator.net_ = net
+    if threads is None:  # of a GPU, and members may now predict on a CPU
+        threads = choose_threads(net, net.batch_size, len(estimator.member_seeds_))
     estimator.engine_ = EngineChoice(name=name, reason=reason, threads=threads)
     estimator.input_format_ = _input_format(**tree["input_format"])
     _set_members(estimator, tree)

@@ -31,11 +31,12 @@ def numbers(shape):
 # Scale --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", [*SHAPES, "table as a frame"])
 @pytest.mark.parametrize("in_fit", [255, 1])
 def test_another_scale_than_in_fit_warns(kind, in_fit):
-    X = numbers(SHAPES[kind])
+    X = numbers(SHAPES[kind.removesuffix(" as a frame")])
     X = X.astype(np.float32) if kind == "sequences" else X
+    X = pd.DataFrame(X) if kind.endswith("frame") else X
     clf = fitted(X if in_fit == 255 else X / 255, Y)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

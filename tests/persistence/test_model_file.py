@@ -299,10 +299,13 @@ def test_without_momentum_the_file_is_smaller(tmp_path):
 def test_a_file_from_a_gpu_opens_without_one(tmp_path, monkeypatch):
     clf = SharpBalance(**NARROW, device="cpu").fit(*small_data())
     clf.device = "cuda:3"  # as if it had been fitted there
+    assert clf.engine_.threads == 1
+    clf.engine_ = clf.engine_._replace(threads=None)
     clf.save(tmp_path / "model")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     again = load(tmp_path / "model")
     assert again.net_.device == "cpu"
+    assert again.engine_.threads == 1
     assert again.predict(small_data()[0]).shape == (96,)
 
 
