@@ -8,7 +8,7 @@ import numpy as np
 
 from sklearn_sharpbalance.data.training_data import TrainingData
 from sklearn_sharpbalance.engine.jobs import MemberJobs
-from sklearn_sharpbalance.members import MemberState, Segment
+from sklearn_sharpbalance.members import MemberState, Segment, score_member
 from sklearn_sharpbalance.members.session import NO_REPORT, Report
 
 __all__ = ["Engine", "EngineChoice", "EngineRun", "Team", "TeamRun"]
@@ -181,6 +181,18 @@ class Engine(ABC):
         training : Segment
             The whole training, or an object with ``transform`` and ``precision``.
         """
+
+    def scores_together(self, net, scorer, precision: str) -> bool:
+        """Whether :meth:`score` scores all members at once, without their modules."""
+        return False
+
+    def score(self, net, members, data, scorer, precision: str) -> np.ndarray:
+        """Return the sharpness of every sample by every member, (M, N)."""
+        calls = [
+            {"state": member, "scorer": scorer, "precision": precision}
+            for member in members
+        ]
+        return np.stack(self.jobs.run(score_member, net, data, calls))
 
     @abstractmethod
     def open(self, net, members, data) -> EngineRun:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sklearn_sharpbalance.runtime.torch_internals import (
+    foreach_add_,
     foreach_copy_,
     foreach_mul,
     foreach_norm,
@@ -20,6 +21,7 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 
 __all__ = [
     "Bucket",
+    "add_scaled_",
     "all_finite",
     "both_passes",
     "choose",
@@ -175,9 +177,22 @@ def scaled(tensors: list[Tensor], factor: Tensor | float) -> list[Tensor]:
     if isinstance(factor, Tensor):
         factor = factor.to(tensors[0].device)
         if factor.ndim == 1:
-            views = [factor.view(-1, *[1] * (t.ndim - 1)).to(t.dtype) for t in tensors]
-            return foreach_mul(tensors, views)
+            return foreach_mul(tensors, [_column(factor, t) for t in tensors])
     return foreach_mul(tensors, factor)
+
+
+def add_scaled_(params: list[Tensor], tensors: list[Tensor], factor: Tensor) -> None:
+    """Add :func:`scaled` tensors to parameters in place."""
+    if factor.ndim == 0:
+        foreach_add_(params, scaled(tensors, factor))
+        return
+    for param, t in zip(params, tensors):  # a stack is few large tensors
+        param.addcmul_(t, _column(factor.to(t.device), t))
+
+
+def _column(factor: Tensor, t: Tensor) -> Tensor:
+    """Return one value for each member, (M, 1, ...)."""
+    return factor.view(-1, *[1] * (t.ndim - 1)).to(t.dtype)
 
 
 def choose(

@@ -12,15 +12,15 @@ from sklearn_sharpbalance._validation import NON_NEGATIVE, Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._buckets import (
     Bucket,
+    add_scaled_,
     all_finite,
     gather,
     joint_norm,
     restore,
-    scaled,
 )
 from sklearn_sharpbalance.optim._wrapper import WrappingOptimizer
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
-from sklearn_sharpbalance.runtime.torch_internals import foreach_add_, step_of
+from sklearn_sharpbalance.runtime.torch_internals import step_of
 
 __all__ = ["SAM", "SharpnessAwareOptimizer"]
 
@@ -303,8 +303,8 @@ class SharpnessAwareOptimizer(WrappingOptimizer):
         for bucket, direction, _ in moves:
             bucket.norm = norm
             bucket.keep_weights()
-            epsilon = scaled(direction, self._radius(bucket, norm) / (norm + TINY))
-            foreach_add_(bucket.params, epsilon)
+            factor = self._radius(bucket, norm) / (norm + TINY)
+            add_scaled_(bucket.params, direction, factor)
 
     @property
     def _stacked(self) -> bool:

@@ -94,7 +94,12 @@ class PhasedTrainer:
     def first_members(self):
         """Return the members before the first epoch."""
         selects = self.n_warmup < self.training.n_epochs
-        scorer = self.scorer if selects and self.selector.needs_sharpness else None
+        precision, scores_together = (
+            self.training.precision,
+            self.engine.scores_together,
+        )
+        is_tried = selects and self.selector.needs_sharpness
+        is_tried = is_tried and not scores_together(self.net, self.scorer, precision)
         is_search = hasattr(self.memory, "cached")  # they are not cached on disk
         make = self.memory.cached(first_members) if is_search else first_members
         return make(
@@ -103,8 +108,8 @@ class PhasedTrainer:
             data=self.data,
             n_classes=self.n_classes,
             warm_nets=self.warm_nets,
-            scorer=scorer,
-            precision=self.training.precision,
+            scorer=self.scorer if is_tried else None,
+            precision=precision,
         )
 
     def open(self, members) -> EngineRun:
@@ -124,14 +129,14 @@ class PhasedTrainer:
         shape = (len(state.members), len(self.data))
         sharpness = np.zeros(shape)
         if self.selector.needs_sharpness:
-            score = cached(self.memory, score_members, ignore=["jobs"])
+            score = cached(self.memory, score_members, ignore=["engine"])
             sharpness = score(
                 net=self.net,
                 members=state.members,
                 data=self.data,
                 scorer=self.scorer,
                 precision=segment.precision,
-                jobs=self.engine.jobs,
+                engine=self.engine,
             )  # (M, N)
         rng = np.random.RandomState((self.seeds.selection + segment.start) % 2**32)
         # A copy, because a selector may change the scores in place.
@@ -293,15 +298,11 @@ def _epochs_run(segment, before, after, counted) -> int:
     return counted or max(1, len(after.history) - len(before.history))
 
 
-def score_members(net, members, data, scorer, precision, jobs):
+def score_members(net, members, data, scorer, precision, engine):
     """Return the sharpness of every sample by every member, (M, N)."""
-    calls = [
-        {"state": member, "scorer": scorer, "precision": precision}
-        for member in members
-    ]
-    score = partial(jobs.run, score_member, net, data, calls)
+    score = partial(engine.score, net, members, data, scorer, precision)
     try:
-        return np.stack(explain_out_of_memory(score, net, len(members)))
+        return explain_out_of_memory(score, net, len(members))
     except OutOfDeviceMemoryError as error:
         error.add_note(
             "Scoring of samples ran out of memory. Lower `sharpness__chunk_size`, "

@@ -8,12 +8,22 @@ from torch import nn
 from torch.nn import functional as F
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
+from sklearn_sharpbalance.data.training_data import TrainingData
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from sklearn_sharpbalance.engine.stacked.network import (
     POINTWISE,
     StackedNetwork,
     stackable_layers,
 )
 from sklearn_sharpbalance.engine.stacked.passes import StackedPass
+from sklearn_sharpbalance.members import (
+    as_skorch_net,
+    initial_state,
+    member_net,
+    score_member,
+)
+from sklearn_sharpbalance.optim import SAM
+from sklearn_sharpbalance.sharpness import FisherTraceScorer
 from tests.engine.test_called_layers import Layers, Wrapper
 
 rng = np.random.default_rng(0)
@@ -264,6 +274,24 @@ def test_stacked_pass_equals_autograd(activation, label_smoothing, bias, device)
         passes.backward()
     want = gradients_by_autograd(members, network, (x, y, share), label_smoothing)
     torch.testing.assert_close((losses, network.weights.grad), want)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("label_smoothing", [0.0, 0.2])
+def test_members_are_scored_together_as_alone(label_smoothing, bias):
+    """Fisher traces of all members in one pass, against one autograd graph each."""
+    module = chain(nn.Tanh, middle=nn.Linear(8, 8, bias=bias))
+    data = TrainingData(X, y, rng.random(len(X)).astype(np.float32))
+    kwargs = {"criterion__label_smoothing": label_smoothing}
+    net = as_skorch_net(module, (4,), 3, kwargs)
+    net = member_net(net, 3, sam=SAM, device="cpu")
+    members = [initial_state(net, i, seed=i) for i in range(3)]
+    engine = StackedEngine()
+    for scorer in (FisherTraceScorer(), FisherTraceScorer(chunk_size=7)):
+        assert engine.scores_together(net, scorer, "float32")
+        found = engine.score(net, members, data, scorer, "float32")
+        want = [score_member(net, m, data, FisherTraceScorer("loop")) for m in members]
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("device", DEVICES)

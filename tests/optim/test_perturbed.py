@@ -129,14 +129,14 @@ def test_weights_are_restored_if_the_ascent_fails(monkeypatch):
     b = torch.nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     optimizer = SAM([a, b], rho=0.5, lr=0.1)
     (a + b).sum().backward()
-    real = sam.foreach_add_
+    real = sam.add_scaled_
 
-    def fails_on_second(weights, epsilon):
+    def fails_on_second(weights, direction, factor):
         if weights[0].dtype == torch.float64:
             raise torch.OutOfMemoryError("no memory left")
-        real(weights, epsilon)
+        real(weights, direction, factor)
 
-    monkeypatch.setattr(sam, "foreach_add_", fails_on_second)
+    monkeypatch.setattr(sam, "add_scaled_", fails_on_second)
     with pytest.raises(torch.OutOfMemoryError), optimizer.perturbed():
         pass
     assert a.item() == b.item() == 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from sklearn_sharpbalance.autodiff import Rows, in_chunks
 from sklearn_sharpbalance.data.batches import BatchLayout
 from sklearn_sharpbalance.data.training_data import (
     ArrayRows,
@@ -16,6 +17,7 @@ from sklearn_sharpbalance.engine.base import Engine, Team, TeamRun
 from sklearn_sharpbalance.engine.stacked.members import (
     StackedMembers,
     allows_own_rates,
+    stacked_network,
     stacked_sessions,
 )
 from sklearn_sharpbalance.engine.stacked.network import check_in_step, stacking_obstacle
@@ -26,16 +28,26 @@ from sklearn_sharpbalance.engine.support import (
     shared_refusal,
 )
 from sklearn_sharpbalance.exceptions import UnsupportedEngineError
-from sklearn_sharpbalance.members.member_params import different_settings, own_nets
+from sklearn_sharpbalance.members.member_params import (
+    different_settings,
+    own_nets,
+    own_settings,
+)
 from sklearn_sharpbalance.members.session import NO_REPORT
+from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.members.step import set_learning_rate, training_step
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, tf32
 from sklearn_sharpbalance.runtime.rng import epoch_rng, random_stream
+from sklearn_sharpbalance.sharpness import FisherTraceScorer
 
 __all__ = ["StackedEngine", "StackedGroup"]
 
 MAX_STANDARDIZED = 2**26  # bytes of samples on disk that are standardised in advance
+
+TOGETHER = ("auto", "layer_rules")  # methods of the Fisher trace
+CHUNK_NUMBERS = 2**21  # that scoring keeps at once, if that is not too few samples
+MIN_CHUNK = 64
 
 
 class StackedEngine(Engine):
@@ -63,9 +75,46 @@ class StackedEngine(Engine):
             return "train_transform draws from one RNG per member"
         return reason
 
+    def scores_together(self, net, scorer, precision):
+        """Whether the scorer is the Fisher trace, of members with the same settings."""
+        is_trace = type(scorer) is FisherTraceScorer and scorer.method in TOGETHER
+        return is_trace and precision == "float32" and not own_settings(net)
+
+    def score(self, net, members, data, scorer, precision):
+        """Score all members at once if possible."""
+        if not self.scores_together(net, scorer, precision):
+            return super().score(net, members, data, scorer, precision)
+        scores = fisher_traces(net, members, data, scorer.chunk_size)
+        if not np.isfinite(scores).all():  # raise an error that names the member
+            return super().score(net, members, data, scorer, precision)
+        if data.weight is not None:
+            scores *= data.weight.astype(np.float64) ** scorer.degree
+        return scores
+
     def open(self, net, members, data):
         """Return a run that keeps all weights and samples on the device."""
         return TeamRun(StackedTeam, net, members, data)
+
+
+def fisher_traces(net, members, data, chunk_size=None) -> np.ndarray:
+    """Return what :func:`fisher_trace` does, for all members at once, (M, N)."""
+    net = restore(net, members[0])
+    states = [member.module for member in members]
+    network = stacked_network(net.module_, states, torch.device(net.device))
+    stacked_pass = StackedPass(network, net.criterion_.label_smoothing)
+    rows = Rows(data.X, data.y, net.device)
+
+    def norms(chunk):
+        x, y = rows[chunk]
+        x = net.module_.standardize(x).flatten(1)
+        x, y = (z.expand(len(members), *z.shape) for z in (x, y))
+        return stacked_pass.squared_norms(x, y).mT  # (B, M)
+
+    if chunk_size is None:
+        numbers = len(members) * sum(map(sum, network.shapes.values()))
+        chunk_size = max(MIN_CHUNK, CHUNK_NUMBERS // numbers)
+    with torch.no_grad(), tf32("float32"):
+        return in_chunks(norms, len(rows), chunk_size).mT.cpu().double().numpy()
 
 
 class StackedTeam(Team):

@@ -29,6 +29,7 @@ __all__ = [
     "SessionWithoutNet",
     "StackedMembers",
     "allows_own_rates",
+    "stacked_network",
     "stacked_sessions",
 ]
 
@@ -61,13 +62,8 @@ class StackedMembers:
         net = sessions[0].net
         self.device = torch.device(net.device)
         self.label_smoothing = net.criterion_.label_smoothing
-        layers = stackable_layers(net.module_.module)
-        assert layers is not None  # the engine has checked the module
-        self.network = StackedNetwork(
-            [(f"module.{name}", layer) for name, layer in layers],
-            [session.weights() for session in sessions],
-            self.device,
-        )
+        weights = [session.weights() for session in sessions]
+        self.network = stacked_network(net.module_, weights, self.device)
         self.optimizer = _stacked_optimizer(sessions, self.network)
         groups = [session.options() for session in sessions]
         lr = [group["initial_lr"] for group in groups]
@@ -129,9 +125,9 @@ class StackedMembers:
     def set_radii(self, is_sam):
         """Set the radii for a batch: zero for members that do not get SAM in it."""
         (group,) = self.optimizer.param_groups
-        mixed = is_sam.any() and not is_sam.all()
-        active = torch.as_tensor(is_sam).to(self.radii) if mixed else 1
-        group[rho_name(group)] = self.radii * active
+        group[rho_name(group)] = self.radii
+        if is_sam.any() and not is_sam.all():
+            group[rho_name(group)] = self.radii * torch.as_tensor(is_sam).to(self.radii)
 
     def _read_options(self):
         """Copy options that callbacks may have set in the members' optimizers.
@@ -157,6 +153,14 @@ class StackedMembers:
                     "Use engine='skorch'."
                 )
             group[name] = values[0]
+
+
+def stacked_network(module, states, device) -> StackedNetwork:
+    """Return the network of members with such a module, from their states."""
+    layers = stackable_layers(module.module)
+    assert layers is not None  # the engine has checked the module
+    layers = [(f"module.{name}", layer) for name, layer in layers]
+    return StackedNetwork(layers, states, device)
 
 
 def _stacked_optimizer(sessions, network):

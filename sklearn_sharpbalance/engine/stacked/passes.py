@@ -64,13 +64,26 @@ class StackedPass:
     @torch.no_grad()
     def backward(self) -> None:
         """Set the ``.grad`` of the weights to the gradient of the last loss."""
-        grad = self._grad
-        for i in range(len(self._layers) - 1, self._first_linear - 1, -1):
-            needs_input = i > self._first_linear
-            layer = self._layers[i]
-            grad = layer.backward(grad, self._cast, self._gradients, needs_input)
+        for layer, grad in self._backward():
+            layer.write_gradients(grad, self._gradients)
         weights = self.network.weights
         weights.grad = self._gradient.to(weights.dtype)
+
+    @torch.no_grad()
+    def squared_norms(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return the squared norms (M, B) of the samples' gradients in all weights."""
+        self.loss(x, y, x.new_ones(y.shape))
+        return sum(layer.squared_norms(grad) for layer, grad in self._backward())
+
+    def _backward(self):
+        """Yield each linear layer with the gradient (M, B, O) by its output."""
+        grad = self._grad
+        for i in range(len(self._layers) - 1, self._first_linear - 1, -1):
+            layer = self._layers[i]
+            if isinstance(layer, _Linear):
+                yield layer, grad
+            if i > self._first_linear:
+                grad = layer.input_gradient(grad, self._cast)
 
 
 class _Linear:
@@ -78,16 +91,26 @@ class _Linear:
 
     def __init__(self, name, layer):
         self.weight, self.bias = f"{name}.weight", f"{name}.bias"
+        self.has_bias = layer.bias is not None
 
     def forward(self, x, weights):
         self.x = x  # (M, B, I)
         return affine(x, weights[self.weight], weights.get(self.bias))
 
-    def backward(self, grad, weights, gradients, needs_input):
+    def input_gradient(self, grad, weights):
+        return torch.bmm(grad, weights[self.weight])
+
+    def write_gradients(self, grad, gradients):
         torch.bmm(grad.mT, self.x, out=gradients[self.weight])
         if self.bias in gradients:
             torch.sum(grad, dim=1, out=gradients[self.bias])
-        return torch.bmm(grad, weights[self.weight]) if needs_input else None
+
+    def squared_norms(self, grad):
+        """Return the squared norms (M, B) of the outer products of grad and x."""
+        of_x, of_grad = (
+            torch.linalg.vector_norm(z, dim=2) ** 2 for z in (self.x, grad)
+        )
+        return of_grad * (of_x + self.has_bias)
 
 
 class _ReLU:
@@ -100,7 +123,7 @@ class _ReLU:
         self.output = torch.relu(x)
         return self.output
 
-    def backward(self, grad, weights, gradients, needs_input):
+    def input_gradient(self, grad, weights):
         return relu_backward(grad, self.output)
 
 
@@ -117,7 +140,7 @@ class _Activation:
             self.output = self.layer(self.x.clone())
         return self.output.detach()
 
-    def backward(self, grad, weights, gradients, needs_input):
+    def input_gradient(self, grad, weights):
         return torch.autograd.grad(self.output, self.x, grad)[0]
 
 
