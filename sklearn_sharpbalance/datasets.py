@@ -1,20 +1,26 @@
-"""Folders of image files, and items of any kind as pairs: :func:`pairs`."""
+"""Folders of image files, items of any kind as pairs, and streams of items."""
 
+import copy
 import os
-from collections.abc import Mapping, Sequence
-from functools import partial
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import islice
 from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["load_images", "pairs"]
+__all__ = ["load_images", "pairs", "stream"]
 
+STREAM_BUFFER = 1000  # items from which the next one of a stream is drawn
+HEAD = 1024  # items of a stream that are read for statistics
 LABELS = ("label", "labels", "target", "targets", "y", "fine_label", "class_label")
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -122,6 +128,143 @@ class Pairs(Dataset):
         if key not in columns:
             raise AttributeError("targets")
         return np.asarray(self.dataset.with_format(None)[key])
+
+
+def stream(dataset, classes, length, *, x=None, y=None, transform=None):
+    """Return a Dataset for training from a stream without an index.
+
+    Each epoch of each member reads the first ``length`` items of the stream, shuffled
+    by a buffer of ``n_buffer`` of the ensemble. A stream that ends before is read
+    again. If it has a method ``set_epoch``, that is called at
+    the beginning of an epoch. Streams train deep ensembles, and SAM ensembles by
+    ``selection="all"``. They cannot be predicted or split.
+
+    Parameters
+    ----------
+    dataset : iterable
+        An ``IterableDataset`` of torch or Hugging Face, for example.
+    classes : array-like of shape (C,)
+        All labels.
+    length : int
+        Items of an epoch: steps times ``batch_size``.
+    x, y : key, default=None
+        Keys of sample and label in an item that is a dictionary.
+    transform : callable, default=None
+        As in :func:`pairs`.
+
+    Returns
+    -------
+    stream : Dataset
+
+    Examples
+    --------
+    >>> from sklearn_sharpbalance import DeepEnsembleClassifier
+    >>> from sklearn_sharpbalance.datasets import stream
+    >>> class Numbers:
+    ...     def __iter__(self):
+    ...         yield from ((np.array([i, 1.0]), i % 2) for i in range(50))
+    >>> items = stream(Numbers(), classes=[0, 1], length=50)
+    >>> clf = DeepEnsembleClassifier(max_epochs=2, random_state=0).fit(items)
+    >>> clf.predict([[3.0, 1.0]]).shape
+    (1,)
+    """
+    return Stream(dataset, classes, length, x=x, y=y, transform=transform)
+
+
+class Stream(Pairs):
+    """Pairs (sample, class code) of a stream; the parameters are of :func:`stream`.
+
+    By index it has the items of its head, for layout and statistics. ``n_buffer`` is
+    the number of items from which the next one is drawn.
+    """
+
+    def __init__(self, dataset, classes, length, *, x=None, y=None, transform=None):
+        if iter(dataset) is dataset:
+            raise InvalidInputError(
+                f"A {type(dataset).__name__} can be read only once, but members and "
+                "epochs read it again. Pass an object whose __iter__ starts anew."
+            )
+        super().__init__(dataset, x=x, transform=transform)
+        self.y = y  # a key, not the labels of all items
+        check_numbers(POSITIVE_INTEGER, length=length)
+        self.classes, self.length, self.n_buffer = np.unique(classes), length, 0
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, i):
+        return self._head[i % len(self._head)]
+
+    @cached_property
+    def _head(self):
+        return list(islice(self.coded(), min(self.length, HEAD)))
+
+    def for_fit(self, n_buffer, to_module=None):
+        """Return this stream with a buffer and the layout of a module."""
+        own = copy.copy(self)
+        own.n_buffer = STREAM_BUFFER if n_buffer is None else n_buffer
+        if to_module is not None:
+            own.to_module = to_module
+            vars(own).pop("_head", None)
+        return own
+
+    def set_epoch(self, epoch):
+        """Tell the stream the number of the epoch, if it has a method for it."""
+        getattr(self.dataset, "set_epoch", lambda epoch: None)(epoch)
+
+    def coded(self) -> Iterator[tuple[Any, int]]:
+        """Yield pairs without an end, in the order of the stream."""
+        codes = {label: code for code, label in enumerate(self.classes.tolist())}
+        n = 0
+        while True:
+            before = n
+            for item in self.dataset:
+                pair = self.pair(item)
+                if not isinstance(pair, tuple) or len(pair) < 2:
+                    raise InvalidInputError(f"Item {n} of the stream has no label.")
+                label = np.asarray(pair[1]).item()
+                if label not in codes:
+                    raise InvalidInputError(
+                        f"Item {n} of the stream has the label {label!r}, which is not "
+                        f"among classes={self.classes[:10].tolist()}."
+                    )
+                yield pair[0], codes[label]
+                n += 1
+            if n == before:
+                raise InvalidInputError(
+                    f"The stream ended after {n} items and has no more when it is read "
+                    f"again, but length={self.length}. Its __iter__ must start anew."
+                )
+
+    def __iter__(self):
+        """Yield the shuffled items of an epoch, then those after it."""
+        pairs, worker = self.coded(), get_worker_info()
+        own = self.length if worker is None else -(-self.length // worker.num_workers)
+        while True:
+            yield from _shuffled(islice(pairs, own), self.n_buffer)
+
+
+def _shuffled(items, n_buffer):
+    """Yield items, each drawn from the next ``n_buffer`` ones."""
+    kept: list = []
+    for item in items:
+        kept.append(item)
+        if len(kept) >= n_buffer:
+            i = random.randrange(len(kept))
+            kept[i], kept[-1] = kept[-1], kept[i]
+            yield kept.pop()
+    random.shuffle(kept)
+    yield from kept
+
+
+class Epoch(IterableDataset):
+    """The items of a stream as torch's DataLoader reads them."""
+
+    def __init__(self, items: Stream):
+        self.items = items
+
+    def __iter__(self):
+        return iter(self.items)
 
 
 class NamedItems(Dataset):

@@ -36,7 +36,7 @@ from sklearn_sharpbalance.data.training_data import (
     is_dataset,
     is_on_disk,
 )
-from sklearn_sharpbalance.datasets import Pairs
+from sklearn_sharpbalance.datasets import Pairs, Stream
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = [
@@ -355,6 +355,11 @@ def _array_format(X, fitted=None):
 
 
 def _check_dataset(dataset, labelled, fitted):
+    if isinstance(dataset, Stream) and not labelled:
+        raise InvalidInputError(
+            "A stream has no order in which samples could be predicted. Pass an array, "
+            "or a Dataset with an index."
+        )
     dataset, item = as_pairs(dataset)
     x = check_input(dataset, item, labelled)
     is_uint8 = x.dtype in (torch.uint8, np.uint8)
@@ -363,7 +368,9 @@ def _check_dataset(dataset, labelled, fitted):
     fmt = _item_format(as_array(x)[None], fitted)
     dtype = "uint8" if is_uint8 else "float32"
     items = replace(fmt, kind="dataset", dtype=dtype)
-    if fmt.shape != given:
+    if fmt.shape != given and isinstance(dataset, Stream):
+        dataset = dataset.for_fit(dataset.n_buffer, fmt.item_to_module)
+    elif fmt.shape != given:
         dataset = Pairs(dataset, to_module=fmt.item_to_module)
     return dataset, _with_range(items, largest, fitted)
 

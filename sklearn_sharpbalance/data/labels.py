@@ -23,6 +23,7 @@ from sklearn_sharpbalance.data.training_data import (
     n_rows,
     rows_of,
 )
+from sklearn_sharpbalance.datasets import Stream
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -40,7 +41,11 @@ def check_y(X, y, classes=None):
 
     ``classes`` are all classes; None takes those in ``y``.
     """
-    if isinstance(X, Dataset):
+    if isinstance(X, Stream):
+        if y is not None:
+            raise InvalidInputError("A stream has its own labels. Pass no y.")
+        classes, y = X.classes, np.resize(X.classes, len(X))  # until items are read
+    elif isinstance(X, Dataset):
         check_countable(X)
         if y is None and not isinstance(X, SlicedItems):
             y = dataset_labels(X)

@@ -17,7 +17,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from sklearn_sharpbalance.datasets import NamedItems, Pairs, needs_pairs
+from sklearn_sharpbalance.datasets import Epoch, NamedItems, Pairs, Stream, needs_pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -152,8 +152,11 @@ class DeviceData:
             self.weight = torch.as_tensor(data.weight, device=self.device)
         self.loader_params = loader_params or {}
         self.is_dataset = isinstance(data.X, Dataset)
+        self.is_stream = isinstance(data.X, Stream)
         if self.is_dataset:
             self.X, self.resident = data.X, False
+            if self.is_stream:  # labels are known when items are read
+                self.y = self.y.clone()
             return
         if resident is None:
             self.X, self.resident = near_device(data.X, self.device)
@@ -174,6 +177,8 @@ class DeviceData:
         if self.is_dataset:
             for row, items in zip(rows, self._loader(indices.tolist())):
                 x = items[0] if isinstance(items, tuple | list) else items
+                if self.is_stream:
+                    self.y[row] = items[1].to(self.device)
                 yield map_arrays(as_float32, as_tensor(x, self.device)), row
         elif self.resident:
             for row in rows:
@@ -192,6 +197,9 @@ class DeviceData:
         generator = torch.Generator().manual_seed(torch.initial_seed())
         own = {"generator": generator, "collate_fn": collate_inputs}
         params: dict[str, Any] = own | self.loader_params
+        if self.is_stream:
+            params |= {"collate_fn": collate_pairs, "batch_size": len(batches[0])}
+            return DataLoader(Epoch(self.X), **params)
         return DataLoader(NamedItems(self.X), batch_sampler=batches, **params)
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
@@ -400,9 +408,9 @@ def check_countable(dataset) -> None:
     if isinstance(dataset, IterableDataset) and not by_index:
         raise InvalidInputError(
             "Members read the items of a Dataset by index, each in its own order; "
-            f"{type(dataset).__name__} is an IterableDataset, which has no indices and "
-            "is not supported. Pass a Dataset with __getitem__ and __len__: write the "
-            "items to files or to a memory map, for example."
+            f"{type(dataset).__name__} is an IterableDataset, which has no indices. "
+            "Pass sklearn_sharpbalance.datasets.stream(dataset, classes, length), or a "
+            "Dataset with __getitem__ and __len__."
         )
     if not hasattr(dataset, "__len__") or len(dataset) == 0:
         raise InvalidInputError(
@@ -462,6 +470,11 @@ def collate_inputs(items: list) -> Any:
     inputs = [item[0] if isinstance(item, tuple | list) else item for item in items]
     _check_shapes({tuple(x.shape) for x in inputs})
     return default_collate(inputs)
+
+
+def collate_pairs(items: list) -> tuple[Any, torch.Tensor]:
+    """Return a batch of inputs, and their class codes."""
+    return collate_inputs(items), torch.tensor([code for _, code in items])
 
 
 def _check_shapes(shapes) -> None:

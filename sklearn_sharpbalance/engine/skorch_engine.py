@@ -106,6 +106,8 @@ def train_epoch(session, source, layout, epoch):
     net, seed = session.net, session.state.seed
     indices = layout.epoch(epoch_rng(seed, epoch))
     session.begin_epoch(epoch)
+    if source.is_stream:
+        source.X.set_epoch(epoch)
     seed_generators(epoch_seed(seed, epoch), net.device)
     share = torch.as_tensor(layout.share, device=net.device)
     augment = EpochAugment(session.segment.transform, share.shape, net.device)

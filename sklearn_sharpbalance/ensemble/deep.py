@@ -50,7 +50,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
         for images of uint8 and networks of this package; None for other data.
     n_buffer : int or None, default=None
         Items of a Dataset to keep in memory. None keeps all, if they are not random and
-        need at most half of the free memory; 0 reads an item whenever it is used.
+        need at most half of the free memory; 0 reads an item whenever it is used. Of a
+        stream, the items from which the next one is drawn; None is 1000.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a

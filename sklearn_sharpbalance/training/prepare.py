@@ -31,6 +31,7 @@ from sklearn_sharpbalance.data.labels import (
     hold_out,
 )
 from sklearn_sharpbalance.data.reading import read_once
+from sklearn_sharpbalance.datasets import Stream
 from sklearn_sharpbalance.engine import EngineChoice
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import Segment
@@ -46,6 +47,7 @@ from sklearn_sharpbalance.persistence.fingerprint import (
 )
 from sklearn_sharpbalance.runtime.devices import resolve_devices, resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.selection.rules import NoneSelector, selects_all
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
 from sklearn_sharpbalance.training.image_recipe import (
     image_recipe,
@@ -71,6 +73,15 @@ __all__ = [
     "prepare",
     "read_samples",
 ]
+
+
+NOT_OF_STREAMS = (
+    "validation_fraction",
+    "class_weight",
+    "shared_trunk",
+    "weight_averaging",
+    "memory",
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,7 +215,10 @@ def read_samples(
     check = partial(check_X, estimator, reset=not continues, fitted=fitted)
     with random_stream(seed=0):
         given, (X, fmt) = X, check(X)
-        if fmt.kind == "dataset":
+        if isinstance(X, Stream):
+            _check_stream(estimator, sample_weight, params)
+            X = X.for_fit(params["n_buffer"])
+        elif fmt.kind == "dataset":
             labelled = y is None and not isinstance(given, SliceDataset)
             loader = _loader_params(estimator)
             kept = read_once(X, fmt, params["n_buffer"], loader, labelled=labelled)
@@ -227,6 +241,27 @@ def read_samples(
     item_shape = fmt.shape if fmt.kind == "dataset" else None
     data = TrainingData(X, codes, weight, item_shape=item_shape)
     return Samples(data=data, format=fmt, classes=found)
+
+
+def _check_stream(estimator, sample_weight, params) -> None:
+    """Raise if a fit needs samples that can be told apart."""
+    selection = params["selection"]
+    same_for_all = selects_all(selection) or selection == "none"
+    if not same_for_all and not isinstance(selection, NoneSelector):
+        raise InvalidInputError(
+            f"selection={selection!r} selects single samples, which a stream cannot "
+            "name. Pass selection='all' or 'none', use DeepEnsembleClassifier, or pass "
+            "a Dataset with an index."
+        )
+    given = {name: params[name] is not None for name in NOT_OF_STREAMS}
+    given["sample_weight"] = sample_weight is not None
+    given[type(estimator).__name__] = estimator.phase == "joint"
+    refused = [name for name, is_given in given.items() if is_given]
+    if refused:
+        raise InvalidInputError(
+            f"A stream cannot be used with {', '.join(refused)}: its samples are not "
+            "known before they are read. Remove it, or pass a Dataset with an index."
+        )
 
 
 def _loader_params(estimator) -> dict[str, Any]:

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.datasets import stream
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from tests.cases import KINDS, Items, assert_same_members, make_images, rest_slow, table
 from tests.data.test_huge_input import Coarse
@@ -165,3 +166,83 @@ def test_the_peak_of_memory_is_the_array(tmp_path):
     assert process.exitcode == 0
     size = 24_000 * 64 * 64 * 3
     assert int((tmp_path / "peak").read_text()) < 1.15 * size + 30 * MB
+
+
+# Streams ------------------------------------------------------------------------------
+
+NAMES = np.array(list("abc"))[Y]
+
+
+class Numbers(IterableDataset):
+    """A stream of images, which records the epochs and what is read."""
+
+    def __init__(self, n=N):
+        self.n, self.epochs, self.read = n, [], []
+
+    def set_epoch(self, epoch):
+        self.epochs.append(epoch)
+
+    def __iter__(self):
+        for i in range(self.n):
+            self.read.append(i)
+            yield {"image": X[i], "label": NAMES[i]}
+
+
+def of_stream(numbers, length=N, **params):
+    return {"X": stream(numbers, classes=list("abc"), length=length), **params}
+
+
+@pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
+def test_members_read_a_stream_in_each_epoch(kind):
+    own = {"selection": "all"} if kind is SharpBalance else {}
+    numbers = Numbers()
+    clf = kind(**FEW, **own, batch_size=16).fit(**of_stream(numbers))
+    assert sorted(numbers.epochs) == [0, 0, 1, 1]
+    assert sorted(numbers.read[-4 * N :]) == sorted([*range(N)] * 4)
+    assert clf.predict(X).shape == (N,)
+    again = kind(**FEW, **own, batch_size=16).fit(**of_stream(Numbers()))
+    assert_same_members(again, clf)
+    members = [net.module_.state_dict() for net in clf.estimators_]
+    assert any(not a.equal(b) for a, b in zip(*(m.values() for m in members)))
+
+
+def test_full_batches_of_a_stream_equal_those_of_an_array():
+    params = {**FEW, "batch_size": N, "train_transform": None}
+    want = DeepEnsembleClassifier(**params).fit(X, NAMES)
+    clf = DeepEnsembleClassifier(**params).fit(**of_stream(Numbers()))
+    found, wanted = clf.predict_proba(X), want.predict_proba(X)
+    np.testing.assert_allclose(found, wanted, atol=1e-3)
+
+
+def test_workers_read_a_stream_and_short_streams_start_again():
+    clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS, batch_size=16)
+    clf.fit(**of_stream(Numbers(20)))
+    assert clf.n_passes_ == 4
+
+
+BAD_STREAMS = {
+    "selects": (SharpBalance, Numbers(), {}, "selects single samples"),
+    "held out": (DeepEnsembleClassifier, Numbers(), {"validation_fraction": 0.1}, "va"),
+    "joint": (KINDS[-1], Numbers(), {}, "cannot be used with Diversified"),
+    "empty": (DeepEnsembleClassifier, Numbers(0), {}, "ended after 0 items"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_STREAMS)
+def test_what_streams_cannot_do_raises(case):
+    kind, numbers, params, text = BAD_STREAMS[case]
+    with pytest.raises(InvalidInputError, match=text):
+        kind(**FEW, **params).fit(**of_stream(numbers))
+
+
+def test_streams_without_wrapper_or_start_raise():
+    with pytest.raises(InvalidInputError, match=r"stream\(dataset, classes, length\)"):
+        DeepEnsembleClassifier(**FEW).fit(Numbers())
+    with pytest.raises(InvalidInputError, match="read only once"):
+        stream(iter(Numbers()), classes=["a", "b"], length=3)
+    few = stream(Numbers(), classes=["a", "b"], length=3)
+    with pytest.raises(InvalidInputError, match=r"Item 2 .* label 'c'"):
+        DeepEnsembleClassifier(**FEW).fit(few)
+    clf = DeepEnsembleClassifier(**FEW).fit(X, NAMES)
+    with pytest.raises(InvalidInputError, match="no order"):
+        clf.predict(of_stream(Numbers())["X"])
