@@ -9,9 +9,9 @@ import pytest
 from sklearn.model_selection import GridSearchCV
 
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.engine.base import TeamRun
+from sklearn_sharpbalance.engine.base import Engine, TeamRun
 from sklearn_sharpbalance.engine.skorch_engine import SkorchRun
-from sklearn_sharpbalance.sharpness import FisherTraceScorer
+from sklearn_sharpbalance.engine.stacked.engine import StackedEngine
 from tests.cases import SMALL, assert_same_members, rest_slow, table
 from tests.training.test_callbacks import RecordTasks
 
@@ -34,9 +34,8 @@ def n_calls(monkeypatch):
 
     for run in (SkorchRun, TeamRun):
         counting(run, "train", lambda segment, *args: [segment.name])
-    # Every fit scores two samples before the warm-up as a check.
-    names = ["scores"]
-    counting(FisherTraceScorer, "score_samples", lambda net, X, y: names * (len(y) > 2))
+    for engine in (Engine, StackedEngine):
+        counting(engine, "score", lambda *args: ["scores"])
     return done
 
 
@@ -56,12 +55,12 @@ def test_cached_fit_equals_a_plain_fit(tmp_path, n_calls, engine):
     plain = SharpBalance(**options).fit(X, y)
     n_calls.clear()
     first = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
-    assert n_calls == {"warmup": 1, "balanced": 1, "scores": 2}
+    assert n_calls == {"warmup": 1, "balanced": 1, "scores": 1}
     second = SharpBalance(memory=str(tmp_path), **options).fit(X, y)
     assert n_calls == {
         "warmup": 1,
         "balanced": 1,
-        "scores": 2,
+        "scores": 1,
     }  # nothing was computed again
     assert_same(first, plain)
     assert_same(second, plain)
@@ -148,7 +147,7 @@ def test_a_search_trains_the_warm_up_of_each_fold_once(tmp_path, n_calls):
     ]
     search = GridSearchCV(clf, grid, cv=2, refit=False, scoring="neg_log_loss")
     search.fit(X, y)
-    assert n_calls == {"warmup": 2, "balanced": 6, "scores": 4}
+    assert n_calls == {"warmup": 2, "balanced": 6, "scores": 2}
     plain = GridSearchCV(clf.set_params(memory=None), grid, cv=2, refit=False)
     plain.set_params(scoring="neg_log_loss").fit(X, y)
     np.testing.assert_array_equal(
