@@ -10,6 +10,9 @@ of the default. ``--mended`` fits synthetic tables on which a default failed, wi
 choice that mended it and without. There is one record for each table, split and variant; a second call
 runs the missing ones. The stored records are of one split. ``--report`` prints the
 comparison and writes it to ``results/``.
+
+The records of ``BATCHES``, of three splits, compare the default with that of commit
+6a8a03f, the last one whose batches had SAM samples and normal samples.
 """
 
 import argparse
@@ -17,11 +20,13 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from _tables import DEVELOPMENT
+from _tables import ALL_TABLES, DEVELOPMENT
 from bench_tables import (
     RESULTS,
     SCIKIT_LEARN,
     Records,
+    against,
+    comparison,
     encoded,
     interval,
     means,
@@ -40,6 +45,9 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.data import input_statistics, statistics
 
 DEFAULT = "default"
+
+
+BATCHES = ["batches of one kind", "batches of both kinds"]
 
 
 class Patched:
@@ -196,7 +204,10 @@ def main():
     records = Records(args.out)
     if args.report:
         found = records.read()
-        text = "\n\n".join([report(found), mended(found)])
+        ours, before = BATCHES
+        kinds = comparison(found, BATCHES, ALL_TABLES)
+        kinds += "\n\n" + against(found, ours, [before], ALL_TABLES)
+        text = "\n\n".join([report(found), mended(found), kinds])
         print(text, by_table(found), sep="\n\n")
         write_report(text, name="tables_ablation")
         return
