@@ -1,5 +1,10 @@
 """Arrays from tensors, tensors from arrays, and labels from torch Datasets."""
 
+import os
+import tempfile
+import weakref
+from pathlib import Path
+
 import numpy as np
 import torch
 
@@ -110,3 +115,12 @@ def item_label(dataset, i, item):
             "target_transform, or pass the classes as y."
         )
     return label.item()
+
+
+def empty_on_disk(shape, dtype):
+    """Return an array without values in a temporary file, which is deleted with it."""
+    file, path = tempfile.mkstemp(prefix="sharpbalance-")
+    os.close(file)
+    array = np.memmap(path, dtype=dtype, mode="w+", shape=shape)
+    weakref.finalize(array, Path(path).unlink, missing_ok=True)
+    return array

@@ -1,14 +1,17 @@
 """Items of a Dataset, read once per fit into an array that all members share."""
 
 import math
+import shutil
+import tempfile
 import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
-from sklearn_sharpbalance.arrays import item_label
+from sklearn_sharpbalance.arrays import empty_on_disk, item_label
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
 from sklearn_sharpbalance.data.training_data import stack_inputs
 from sklearn_sharpbalance.datasets import NamedItems
@@ -20,7 +23,7 @@ __all__ = ["read_once"]
 
 N_PROBED = 8  # items that are read twice, to see whether they are random
 ITEMS_AT_ONCE = 32
-FRACTION = 0.5  # of the free memory
+FRACTION = 0.5  # of the free memory, or of the free disk
 # Settings of a DataLoader that say how workers read items.
 OF_WORKERS = (
     "num_workers",
@@ -34,10 +37,12 @@ OF_WORKERS = (
 def read_once(dataset, fmt: InputFormat, n_buffer, loader_params, *, labelled):
     """Return inputs (N, ...) and labels (N,) of all items of a Dataset.
 
-    Labels are None if not ``labelled``. Return None if items must be read at each use:
-    if they are random, more than ``n_buffer``, or too large for the memory.
+    Labels are None if not ``labelled``. Items are kept in a temporary file if they are
+    more than ``n_buffer``, or too large for the memory. Return None if items must be
+    read at each use: if they are random, ``n_buffer`` is zero, or the disk is full.
     """
-    if not _fits(len(dataset), fmt, n_buffer):
+    make = _place(len(dataset), fmt, n_buffer)
+    if make is None:
         return None
     if _is_random(dataset):
         warnings.warn(
@@ -49,18 +54,22 @@ def read_once(dataset, fmt: InputFormat, n_buffer, loader_params, *, labelled):
             stacklevel=2,
         )
         return None
-    return _read(dataset, fmt, loader_params, labelled)
+    return _read(dataset, make, loader_params, labelled)
 
 
-def _fits(n_items, fmt, n_buffer):
-    """Return whether all items are to be kept in memory."""
+def _place(n_items, fmt, n_buffer):
+    """Return a function that makes the array of all items, or None for no array."""
     is_image = fmt.is_uint8_images or len(fmt.shape) < 3
-    if not fmt.shape or (fmt.dtype == "uint8" and not is_image):
-        return False  # there are no arrays of such samples
-    if n_buffer is not None:
-        return n_items <= n_buffer
-    n_bytes = n_items * math.prod(fmt.shape) * _dtype(fmt).itemsize
-    return n_bytes <= FRACTION * free_memory(torch.device("cpu"))
+    if n_buffer == 0 or not fmt.shape or (fmt.dtype == "uint8" and not is_image):
+        return None  # there are no arrays of such samples
+    shape = (n_items, *fmt.shape)
+    n_bytes = math.prod(shape) * _dtype(fmt).itemsize
+    fits = n_bytes <= FRACTION * free_memory(torch.device("cpu"))
+    if fits if n_buffer is None else n_items <= n_buffer:
+        return partial(np.empty, shape, _dtype(fmt))
+    on_disk = np.uint8 if fmt.is_uint8_images else np.float32
+    has_room = n_bytes <= FRACTION * shutil.disk_usage(tempfile.gettempdir()).free
+    return partial(empty_on_disk, shape, on_disk) if has_room else None
 
 
 def _dtype(fmt):
@@ -85,7 +94,7 @@ def _equal(one, other):
     return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
-def _read(dataset, fmt, loader_params, labelled):
+def _read(dataset, make, loader_params, labelled):
     """Return inputs and labels of all items, read by one DataLoader."""
     loader = DataLoader(
         _Columns(dataset, labelled),
@@ -94,7 +103,7 @@ def _read(dataset, fmt, loader_params, labelled):
         generator=torch.Generator(),
         **{name: loader_params[name] for name in OF_WORKERS if name in loader_params},
     )
-    X = np.empty((len(dataset), *fmt.shape), dtype=_dtype(fmt))
+    X = make()
     labels: list[Any] = []
     try:
         for x, y in loader:

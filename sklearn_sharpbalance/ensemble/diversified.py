@@ -66,8 +66,9 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
         Augmentation of a batch on the device, the same for all members. "auto" is that
         of :class:`SharpBalanceEnsembleClassifier`; with ``shared_trunk`` it is None.
     n_buffer : int or None, default=None
-        Items of a Dataset to keep in memory. None keeps all, if they are not random and
-        need at most half of the free memory; 0 reads an item whenever it is used.
+        Items of a Dataset to keep in memory; None is what needs half of the free
+        memory. More are kept in a temporary file. 0 reads an item whenever it is used,
+        as is done with random items.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a

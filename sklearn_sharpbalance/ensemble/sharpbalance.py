@@ -96,8 +96,9 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
         function ``func(sharpness, random_state)``. ``flat_ratio`` applies to a rule
         given by name.
     n_buffer : int or None, default=None
-        Items of a Dataset to keep in memory. None keeps all, if they are not random and
-        need at most half of the free memory; 0 reads an item whenever it is used. Of a
+        Items of a Dataset to keep in memory; None is what needs half of the free
+        memory. More are kept in a temporary file. 0 reads an item whenever it is used,
+        as is done with random items. Of a
         stream, the items from which the next one is drawn; None is 1000.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",

@@ -3,11 +3,8 @@
 import copy
 import math
 import os
-import tempfile
-import weakref
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,6 +12,7 @@ from sklearn.base import clone
 from torch import nn
 
 from sklearn_sharpbalance._validation import in_a_sentence
+from sklearn_sharpbalance.arrays import empty_on_disk
 from sklearn_sharpbalance.autodiff.rows import map_chunks
 from sklearn_sharpbalance.data.augment import EpochAugment
 from sklearn_sharpbalance.data.training_data import (
@@ -209,11 +207,7 @@ def empty_features(shape):
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if 4 * math.prod(shape) <= LARGEST_FRACTION * memory:
         return np.empty(shape, dtype=np.float32)
-    file, path = tempfile.mkstemp(prefix="features-")
-    os.close(file)
-    features = np.memmap(path, dtype=np.float32, mode="w+", shape=shape)
-    weakref.finalize(features, Path(path).unlink, missing_ok=True)
-    return features
+    return empty_on_disk(shape, np.float32)
 
 
 def with_features(data, trunk):

@@ -1,7 +1,9 @@
 """Items of a Dataset are read once per fit, if they are not random."""
 
+import gc
 import os
 import random
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
+from sklearn_sharpbalance.data import reading, training_data
 from sklearn_sharpbalance.datasets import stream
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from tests.cases import KINDS, Items, assert_same_members, make_images, rest_slow, table
@@ -53,13 +56,29 @@ def test_items_are_read_once_and_give_the_members_of_an_array(case, kind, held_o
     assert clf.score(items) == want.score(*given)
 
 
-@pytest.mark.parametrize("n_buffer", [0, N - 1, N])
-def test_the_buffer_bounds_what_is_kept(n_buffer):
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("held_out", [None, 0.25])
+def test_more_items_than_the_buffer_are_kept_in_a_file(
+    case, held_out, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    make, given = CASES[case]
+    items, clf = make(), SharpBalance(**FEW, validation_fraction=held_out, n_buffer=9)
+    clf.fit(items)
+    assert len(items.read) == N + MORE
+    want = SharpBalance(**FEW, validation_fraction=held_out).fit(*given)
+    assert_same_members(clf, want)
+    gc.collect()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("n_buffer", [0, None])
+def test_items_are_read_at_each_use_if_none_are_kept(n_buffer, monkeypatch):
+    if n_buffer is None:  # neither memory nor disk has room
+        monkeypatch.setattr(reading, "FRACTION", 0)
     items = images()
     clf = DeepEnsembleClassifier(**FEW, n_buffer=n_buffer).fit(items)
-    is_kept = len(items.read) == N + MORE
-    assert is_kept == (n_buffer == N)
-    assert is_kept or len(items.read) > 4 * N
+    assert len(items.read) > 4 * N
     assert_same_members(clf, DeepEnsembleClassifier(**FEW, engine="skorch").fit(X, Y))
 
 
@@ -148,24 +167,26 @@ def test_labels_of_several_classes_raise():
         SharpBalance(**FEW).fit(items)
 
 
-def fit_and_watch(path):
+def fit_and_watch(path, n_buffer):
     """Write the peak of a fit; runs in the child process."""
     torch.set_num_threads(1)
     image = np.random.default_rng(0).integers(0, 9, (64, 64, 3), dtype=np.uint8)
     items = Items(lambda i: (image + np.uint8(i % 2), i % 2), 24_000)
     params = {**FEW, "n_estimators": 1, "max_epochs": 1, "batch_size": 16}
-    clf = DeepEnsembleClassifier(Coarse, **params)
+    training_data.MAX_BATCH_BYTES = MB
+    clf = DeepEnsembleClassifier(Coarse, **params, n_buffer=n_buffer)
     clf.fit(np.stack([image] * 64), np.arange(64) % 2)  # libraries
     Path(path).write_text(str(peak_of(partial(clf.fit, items))))
 
 
 @pytest.mark.slow
-def test_the_peak_of_memory_is_the_array(tmp_path):
-    process = start_in_child(fit_and_watch, str(tmp_path / "peak"))
+@pytest.mark.parametrize(("n_buffer", "fraction"), [(None, 1.0), (9, 0.0)])
+def test_the_peak_of_memory_is_the_array(n_buffer, fraction, tmp_path):
+    process = start_in_child(fit_and_watch, str(tmp_path / "peak"), n_buffer)
     process.join(300)
     assert process.exitcode == 0
     size = 24_000 * 64 * 64 * 3
-    assert int((tmp_path / "peak").read_text()) < 1.15 * size + 30 * MB
+    assert int((tmp_path / "peak").read_text()) < fraction * size + 30 * MB
 
 
 # Streams ------------------------------------------------------------------------------

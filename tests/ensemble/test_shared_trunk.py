@@ -193,11 +193,11 @@ def test_many_features_are_on_disk(monkeypatch, tmp_path):
     monkeypatch.setattr(shared_trunk, "LARGEST_FRACTION", 0)
     features = clf.trunk_.features(IMAGES[:, None])
     assert isinstance(features, np.memmap)
-    assert len(list(Path(tmp_path).glob("features-*"))) == 1
+    assert len(list(Path(tmp_path).glob("sharpbalance-*"))) == 1
     np.testing.assert_array_equal(clf.fit(IMAGES, LABELS).predict_proba(IMAGES), want)
     del features
     gc.collect()
-    assert not list(Path(tmp_path).glob("features-*"))
+    assert not list(Path(tmp_path).glob("sharpbalance-*"))
 
 
 def test_a_search_over_heads():
