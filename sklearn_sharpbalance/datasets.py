@@ -179,11 +179,6 @@ class Stream(Pairs):
     """
 
     def __init__(self, dataset, classes, length, *, x=None, y=None, transform=None):
-        if iter(dataset) is dataset:
-            raise InvalidInputError(
-                f"A {type(dataset).__name__} can be read only once, but members and "
-                "epochs read it again. Pass an object whose __iter__ starts anew."
-            )
         super().__init__(dataset, x=x, transform=transform)
         self.y = y  # a key, not the labels of all items
         check_numbers(POSITIVE_INTEGER, length=length)
@@ -215,26 +210,32 @@ class Stream(Pairs):
     def coded(self) -> Iterator[tuple[Any, int]]:
         """Yield pairs without an end, in the order of the stream."""
         codes = {label: code for code, label in enumerate(self.classes.tolist())}
-        n = 0
-        while True:
-            before = n
-            for item in self.dataset:
-                pair = self.pair(item)
-                if not isinstance(pair, tuple) or len(pair) < 2:
-                    raise InvalidInputError(f"Item {n} of the stream has no label.")
-                label = np.asarray(pair[1]).item()
-                if label not in codes:
-                    raise InvalidInputError(
-                        f"Item {n} of the stream has the label {label!r}, which is not "
-                        f"among classes={self.classes[:10].tolist()}."
-                    )
-                yield pair[0], codes[label]
-                n += 1
-            if n == before:
-                raise InvalidInputError(
-                    f"The stream ended after {n} items and has no more when it is read "
-                    f"again, but length={self.length}. Its __iter__ must start anew."
-                )
+        n, before = 0, -1
+        try:
+            while n > before:  # the last pass over the stream had items
+                before = n
+                for item in self.dataset:
+                    yield self._coded_pair(item, codes)
+                    n += 1
+            raise InvalidInputError(
+                f"The stream has no more items when it is read again, but length="
+                f"{self.length}. Its __iter__ must start anew."
+            )
+        except Exception as error:
+            error.add_note(f"{n} items of the stream had been read.")
+            raise
+
+    def _coded_pair(self, item, codes):
+        pair = self.pair(item)
+        if not isinstance(pair, tuple) or len(pair) < 2:
+            raise InvalidInputError("The items of the stream have no label.")
+        label = np.asarray(pair[1]).item()
+        if label not in codes:
+            raise InvalidInputError(
+                f"The stream has the label {label!r}, which is not among classes="
+                f"{self.classes[:10].tolist()}."
+            )
+        return pair[0], codes[label]
 
     def __iter__(self):
         """Yield the shuffled items of an epoch, then those after it."""

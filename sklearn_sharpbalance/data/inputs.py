@@ -47,6 +47,7 @@ __all__ = [
     "check_unmasked",
     "encode_frame",
     "other_layout",
+    "refuse_stream",
 ]
 
 IMAGE_CHANNELS = (1, 3, 4)
@@ -355,11 +356,6 @@ def _array_format(X, fitted=None):
 
 
 def _check_dataset(dataset, labelled, fitted):
-    if isinstance(dataset, Stream) and not labelled:
-        raise InvalidInputError(
-            "A stream has no order in which samples could be predicted. Pass an array, "
-            "or a Dataset with an index."
-        )
     dataset, item = as_pairs(dataset)
     x = check_input(dataset, item, labelled)
     is_uint8 = x.dtype in (torch.uint8, np.uint8)
@@ -373,6 +369,15 @@ def _check_dataset(dataset, labelled, fitted):
     elif fmt.shape != given:
         dataset = Pairs(dataset, to_module=fmt.item_to_module)
     return dataset, _with_range(items, largest, fitted)
+
+
+def refuse_stream(X) -> None:
+    """Raise that samples of a stream have no order."""
+    if isinstance(X, Stream):
+        raise InvalidInputError(
+            "A stream has no order in which samples could be predicted. Pass an array, "
+            "or a Dataset with an index."
+        )
 
 
 def _item_format(X, fitted):

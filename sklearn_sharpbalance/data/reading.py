@@ -83,11 +83,16 @@ def _is_random(dataset):
     """Return whether items draw from global generators, or differ if read again."""
     rows = np.unique(np.linspace(0, len(dataset) - 1, N_PROBED).astype(int)).tolist()
     items, before = NamedItems(dataset), global_states()
-    first = [as_array(items[i][0]) for i in rows]
+    first = [_input(items[i]) for i in rows]
     if global_states() != before:
         return True
-    again = [as_array(items[i][0]) for i in rows]
+    again = [_input(items[i]) for i in rows]
     return not all(map(_equal, first, again))
+
+
+def _input(item):
+    """Return the input of an item, a pair or the input alone, as an array."""
+    return as_array(item[0] if isinstance(item, tuple | list) else item)
 
 
 def _equal(one, other):
@@ -125,7 +130,7 @@ class _Columns(NamedItems):
     def read(self, i):
         item = self.dataset[i]
         label = item_label(self.dataset, i, item) if self.labelled else None
-        return as_array(item[0]), label
+        return _input(item), label
 
 
 def _stack(items):

@@ -16,6 +16,7 @@ from sklearn_sharpbalance.data.inputs import (
     check_layout,
     check_X,
     other_layout,
+    refuse_stream,
 )
 from sklearn_sharpbalance.data.labels import check_y
 from sklearn_sharpbalance.data.training_data import (
@@ -243,6 +244,7 @@ class BaseDeepEnsemble(
         """
         check_is_fitted(self)
         fitted = self.input_format_
+        refuse_stream(X)
         X, fmt = check_X(self, X, reset=False, fitted=fitted)
         check_layout(self, fmt, fitted)
         if fmt.shapes != fitted.shapes:  # the module may accept other lengths

@@ -9,7 +9,7 @@ import torch
 
 from sklearn_sharpbalance.aggregation.nets import has_batch_statistics
 from sklearn_sharpbalance.data import TrainingData
-from sklearn_sharpbalance.data.inputs import check_X
+from sklearn_sharpbalance.data.inputs import check_X, refuse_stream
 from sklearn_sharpbalance.engine.choice import explain_out_of_memory
 from sklearn_sharpbalance.engine.skorch_engine import loader_params
 from sklearn_sharpbalance.engine.support import callback_refusal
@@ -175,6 +175,7 @@ def read_unlabeled(estimator, X_unlabeled, given: Samples):
             "Pass X_unlabeled to fit, with the same layout as X, or use loss='sed', "
             "which needs no such samples."
         )
+    refuse_stream(X_unlabeled)
     with random_stream(seed=0):
         X_unlabeled, found = check_X(estimator, X_unlabeled, reset=False, fitted=fmt)
     if fmt.kind == "frame" and found.given_shape == fmt.given_shape:

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import os
 from dataclasses import replace
 from itertools import chain
 
@@ -26,14 +25,14 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceError
 from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.state import loose_buffers, put_buffers
 from sklearn_sharpbalance.networks.transfer import torchvision_trunk
-from sklearn_sharpbalance.runtime.devices import autocast
+from sklearn_sharpbalance.runtime.devices import autocast, free_memory
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import with_state_metadata
 
 __all__ = ["Trunk", "TrunkedModule", "as_trunk", "with_features", "with_trunk"]
 
 FEATURE_BATCH = 512
-LARGEST_FRACTION = 0.25  # of the machine's memory, for features of a data set
+LARGEST_FRACTION = 0.25  # of the free memory, for features of a data set
 
 
 class Trunk:
@@ -202,10 +201,7 @@ def _named_trunk(name, fmt, stored):
 
 def empty_features(shape):
     """Return a float32 array without values, on disk if it would fill the memory."""
-    memory = math.inf
-    if hasattr(os, "sysconf"):  # not on Windows
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if 4 * math.prod(shape) <= LARGEST_FRACTION * memory:
+    if 4 * math.prod(shape) <= LARGEST_FRACTION * free_memory(torch.device("cpu")):
         return np.empty(shape, dtype=np.float32)
     return empty_on_disk(shape, np.float32)
 

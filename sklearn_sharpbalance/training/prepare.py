@@ -47,7 +47,6 @@ from sklearn_sharpbalance.persistence.fingerprint import (
 )
 from sklearn_sharpbalance.runtime.devices import resolve_devices, resolve_precision
 from sklearn_sharpbalance.runtime.rng import random_stream
-from sklearn_sharpbalance.selection.rules import NoneSelector, selects_all
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints, fit_fingerprint
 from sklearn_sharpbalance.training.image_recipe import (
     image_recipe,
@@ -245,13 +244,11 @@ def read_samples(
 
 def _check_stream(estimator, sample_weight, params) -> None:
     """Raise if a fit needs samples that can be told apart."""
-    selection = params["selection"]
-    same_for_all = selects_all(selection) or selection == "none"
-    if not same_for_all and not isinstance(selection, NoneSelector):
+    if params["selection"] not in ("all", "none"):
         raise InvalidInputError(
-            f"selection={selection!r} selects single samples, which a stream cannot "
-            "name. Pass selection='all' or 'none', use DeepEnsembleClassifier, or pass "
-            "a Dataset with an index."
+            f"selection={params['selection']!r} selects single samples, which a stream "
+            "cannot name. Pass selection='all' or 'none', use "
+            "DeepEnsembleClassifier, or pass a Dataset with an index."
         )
     given = {name: params[name] is not None for name in NOT_OF_STREAMS}
     given["sample_weight"] = sample_weight is not None

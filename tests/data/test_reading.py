@@ -1,5 +1,6 @@
 """Items of a Dataset are read once per fit, if they are not random."""
 
+import copy
 import gc
 import os
 import random
@@ -245,7 +246,7 @@ BAD_STREAMS = {
     "selects": (SharpBalance, Numbers(), {}, "selects single samples"),
     "held out": (DeepEnsembleClassifier, Numbers(), {"validation_fraction": 0.1}, "va"),
     "joint": (KINDS[-1], Numbers(), {}, "cannot be used with Diversified"),
-    "empty": (DeepEnsembleClassifier, Numbers(0), {}, "ended after 0 items"),
+    "empty": (DeepEnsembleClassifier, Numbers(0), {}, "no more items"),
 }
 
 
@@ -259,11 +260,20 @@ def test_what_streams_cannot_do_raises(case):
 def test_streams_without_wrapper_or_start_raise():
     with pytest.raises(InvalidInputError, match=r"stream\(dataset, classes, length\)"):
         DeepEnsembleClassifier(**FEW).fit(Numbers())
-    with pytest.raises(InvalidInputError, match="read only once"):
-        stream(iter(Numbers()), classes=["a", "b"], length=3)
+    with pytest.raises(InvalidInputError, match="must start anew"):
+        DeepEnsembleClassifier(**FEW).fit(**of_stream(iter(Numbers())))
     few = stream(Numbers(), classes=["a", "b"], length=3)
-    with pytest.raises(InvalidInputError, match=r"Item 2 .* label 'c'"):
+    with pytest.raises(InvalidInputError, match="the label 'c'") as caught:
         DeepEnsembleClassifier(**FEW).fit(few)
+    assert caught.value.__notes__ == ["2 items of the stream had been read."]
     clf = DeepEnsembleClassifier(**FEW).fit(X, NAMES)
     with pytest.raises(InvalidInputError, match="no order"):
         clf.predict(of_stream(Numbers())["X"])
+
+
+def test_partial_fit_continues_with_streams_and_items():
+    clf = DeepEnsembleClassifier(**FEW).partial_fit(**of_stream(Numbers()))
+    clf.partial_fit(**of_stream(Numbers()))
+    alone = Items(lambda i: X[i], N)
+    want = copy.deepcopy(clf).partial_fit(X, NAMES)
+    assert_same_members(clf.partial_fit(alone, NAMES), want)
