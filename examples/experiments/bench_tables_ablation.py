@@ -117,7 +117,7 @@ MENDED = {
         DEFAULT: balanced(),
         "weight decay 1": balanced(**{DECAY: 1.0}),
     },
-    "large": {DEFAULT: balanced()},
+    "large": {DEFAULT: balanced(), "8 epochs": balanced(max_epochs=8)},
 }
 REFERENCE = {
     "city": "LogisticRegression, all categories",

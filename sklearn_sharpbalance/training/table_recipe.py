@@ -20,7 +20,7 @@ DECAY_PER_COLUMN = 150.0  # times the number of columns, divided by that of rows
 EPOCHS = (20, 40)
 FEW_ROWS = 1_000  # below it, more epochs
 MANY_ROWS = 10_000  # above it, less decay
-PASSED_ROWS = 1_600_000  # by a member in all epochs
+PASSED_ROWS = 3_200_000  # by a member in all epochs
 LEAST_EPOCHS = 4
 BATCHES = 128  # of an epoch, at least
 BATCH_SIZES = (128, 1024)
@@ -135,7 +135,7 @@ def n_epochs(n_rows: int, n_classes: int) -> int:
     Examples
     --------
     >>> [n_epochs(n, n_classes=2) for n in (100, 500, 1000, 50_000, 200_000, 500_000)]
-    [40, 28, 20, 20, 8, 4]
+    [40, 28, 20, 20, 16, 6]
     >>> n_epochs(10_000, n_classes=3)
     40
     """

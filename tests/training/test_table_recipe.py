@@ -77,7 +77,7 @@ def test_the_step_is_momentum_sam(params, sam, rho):
         (2000, 5, 2, {"weight_decay": 1.0, "max_epochs": 20}),
         (2000, 5, 4, {"weight_decay": 1.0, "max_epochs": 40, "batch_size": 128}),
         (80_000, 2, 2, {"weight_decay": 0.125, "max_epochs": 20, "batch_size": 512}),
-        (400_000, 1, 2, {"weight_decay": 0.025, "max_epochs": 4, "batch_size": 1024}),
+        (400_000, 1, 2, {"weight_decay": 0.025, "max_epochs": 8, "batch_size": 1024}),
     ],
 )
 def test_defaults_depend_on_rows_columns_and_classes(
