@@ -137,7 +137,7 @@ def test_workers_are_started_once(parent, tmp_path):
     assert_same_members(clf, DeepEnsembleClassifier(**FEW).fit(X, Y))
 
 
-@pytest.mark.parametrize("n_buffer", [None, 0])
+@pytest.mark.parametrize("n_buffer", rest_slow([None, 0], [None]))
 def test_errors_of_workers_name_the_item(n_buffer, parent, tmp_path):
     clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS, n_buffer=n_buffer)
     with pytest.raises(OSError, match=r"(?s)unreadable.*Item 31 of the Dataset"):
