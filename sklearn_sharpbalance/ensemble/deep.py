@@ -51,8 +51,8 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     n_buffer : int or None, default=None
         Items of a Dataset to keep in memory; None is what needs half of the free
         memory. More are kept in a temporary file. 0 reads an item whenever it is used,
-        as is done with random items. Of a
-        stream, the items from which the next one is drawn; None is 1000.
+        as is done with random items. Of a stream, the items from which the next one is
+        drawn; None is 1000.
     aggregation : str, Aggregation or callable, default="mean_logit"
         How members are combined: "mean_logit", "mean_proba", "majority",
         "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
