@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import SGD
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._buckets import collect, widened
-from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
+from sklearn_sharpbalance.optim.sam import TINY, SharpnessAwareOptimizer
 
 __all__ = ["MomentumSAM"]
 
@@ -103,6 +104,25 @@ class MomentumSAM(SharpnessAwareOptimizer):
         return super().perturbed(
             freeze_norms=freeze_norms, set_to_none=set_to_none, grad_scale=grad_scale
         )
+
+    @torch.no_grad()
+    def write_perturbed(self, out: Tensor) -> None:
+        """Write the weights of :meth:`perturbed` to another tensor; move none.
+
+        Parameters
+        ----------
+        out : Tensor of shape (M, P)
+            Of the shape of the only parameter, which is a stack.
+        """
+        (group,) = self.param_groups
+        (weights,) = group["params"]
+        momentum = self._buffer(weights)
+        if momentum is None:
+            out.copy_(weights)
+            return
+        norm = torch.linalg.vector_norm(momentum, dim=1, keepdim=True)  # (M, 1)
+        rho = torch.as_tensor(self._option(group, "rho")).to(norm).unsqueeze(1)
+        torch.addcmul(weights, momentum, rho / (norm + TINY), value=-1, out=out)
 
     def _check_groups(self, groups, first=0):
         super()._check_groups(groups, first)

@@ -42,6 +42,18 @@ def test_perturbation_is_along_the_buffer_of_the_base_optimizer(base, options, n
     assert same([p.detach() for p in params], before)
 
 
+def test_perturbed_weights_of_a_stack_are_written_bit_for_bit():
+    w, out = nn.Parameter(torch.randn(3, 40)), torch.empty(3, 40)
+    rho = [0.0, 0.1, 5.0]
+    optimizer = MomentumSAM([w], torch.optim.AdamW, rho=rho, lr=0.1, stacked=True)
+    for _ in range(3):  # without a momentum at first
+        optimizer.write_perturbed(out)
+        with optimizer.perturbed():
+            assert torch.equal(out, w)
+        w.grad = torch.randn(3, 40)
+        optimizer.descend()
+
+
 def test_maximize_perturbs_along_the_step_too():
     moved = []
     for maximize in (False, True):

@@ -163,7 +163,12 @@ class StackedGroup:
         self._join_data()
         self.pruning_mask = self._pruning_mask()
         dtype = AUTOCAST_DTYPES.get(self.segment.precision)
-        self.stacked_pass = StackedPass(self.network, self.stack.label_smoothing, dtype)
+        self.stacked_pass = StackedPass(
+            network=self.network,
+            label_smoothing=self.stack.label_smoothing,
+            dtype=dtype,
+            moves=not self.optimizer.clean_pass,
+        )
         self.results = [session.state for session in sessions]
 
     def set_masks(self, masks):
@@ -308,17 +313,21 @@ class StackedGroup:
         x, y = self._samples(rows), self.y[rows]  # (M, B, F), (M, B)
         weight = share if self.weight is None else share * self.weight[rows]
         losses = []  # of each pass
-
-        def loss_of_batch():
-            losses.append(self.stacked_pass.loss(x, y, weight))
-            return losses[-1].sum()
-
         if self.are_mixed:
             self.stack.set_radii(is_sam)
+        perturbs = is_sam.any()
+        at_moved = perturbs and not self.optimizer.clean_pass
+        if at_moved:  # the only pass is there: a plain step along its gradients
+            self.optimizer.write_perturbed(self.stacked_pass.moved)
+
+        def loss_of_batch():
+            losses.append(self.stacked_pass.loss(x, y, weight, at_moved))
+            return losses[-1].sum()
+
         training_step(
             self.optimizer,
             loss_of_batch,
-            is_sam.any(),
+            perturbs and not at_moved,
             grad_scale=weight.sum(1),
             module=False,
             backward=self.backward,

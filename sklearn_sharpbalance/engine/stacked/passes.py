@@ -16,15 +16,20 @@ __all__ = ["StackedPass"]
 class StackedPass:
     """A forward and a backward pass through stacked networks and the cross-entropy.
 
-    ``dtype`` is that of the matrix products; None is that of the weights.
+    ``dtype`` is that of the matrix products; None is that of the weights. With
+    ``moves`` there is a place, ``moved``, for perturbed weights.
     """
 
-    def __init__(self, network: StackedNetwork, label_smoothing: float, dtype=None):
+    def __init__(
+        self, network: StackedNetwork, label_smoothing: float, dtype=None, moves=False
+    ):
         self.network, self.label_smoothing = network, label_smoothing
         weights = network.weights.detach()
         self.dtype = dtype or weights.dtype
         self._weights = weights
+        self.moved = torch.empty_like(weights) if moves else weights
         self._views = network.views(weights)
+        self._moved_views = network.views(self.moved)
         self._gradient = torch.zeros_like(weights, dtype=self.dtype)
         self._gradients = network.views(self._gradient)  # by name
         self._layers = [
@@ -36,15 +41,17 @@ class StackedPass:
         self._first_linear = linear.index(True)
 
     @torch.no_grad()
-    def loss(self, x: Tensor, y: Tensor, share: Tensor) -> Tensor:
+    def loss(self, x: Tensor, y: Tensor, share: Tensor, at_moved=False) -> Tensor:
         """Return the losses (M,) of a batch; :meth:`backward` has their gradients.
 
         Inputs (M, B, F), labels (M, B), and the factor (M, B) of each sample's loss in
-        the sum.
+        the sum. With ``at_moved`` they are those at the weights ``moved``.
         """
-        self._cast = self._views
-        if self.dtype != self._weights.dtype:
-            self._cast = self.network.views(self._weights.to(self.dtype))
+        weights, self._cast = self._weights, self._views
+        if at_moved:
+            weights, self._cast = self.moved, self._moved_views
+        if self.dtype != weights.dtype:
+            self._cast = self.network.views(weights.to(self.dtype))
         x = x.to(self.dtype)
         for layer in self._layers:
             x = layer.forward(x, self._cast)
