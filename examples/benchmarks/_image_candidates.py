@@ -1,10 +1,21 @@
-"""A network and an augmentation that ``bench_images.py`` compares with the defaults."""
+"""Networks and an augmentation that ``bench_images.py`` compares with the defaults."""
 
 import torch
 from torch import nn
 
+from sklearn_sharpbalance import SmallResNet
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.networks._layers import PlainSequential, conv3x3, init_he
+
+
+class NormFirst(SmallResNet):
+    """The default network with pooling after norm and ReLU, not before."""
+
+    def __init__(self, in_channels=3, n_classes=10, width=16):
+        super().__init__(in_channels, n_classes, width=width)
+        for stage in self:
+            if isinstance(stage, nn.Sequential):
+                stage[1], stage[2], stage[3] = stage[2], stage[3], stage[1]
 
 
 class PoolStage(nn.Module):

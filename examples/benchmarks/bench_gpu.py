@@ -225,7 +225,7 @@ def main():
         )
         numbers[f"{name}_epoch_s_at_512"] = seconds
         print(name, "at batch 512:", seconds, flush=True)
-    numbers |= heads(options.images)
+    numbers |= heads(50_000)
     numbers |= search_memory()
     numbers |= scoring_and_prediction(clf, X, y)
     write("gpu", numbers, options.out)

@@ -26,12 +26,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from _image_candidates import CropFlip, PoolNet
+from _image_candidates import CropFlip, NormFirst, PoolNet
 from _machine import RESULTS, machine
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
 from sklearn_sharpbalance.corruption import iter_corruptions
 from sklearn_sharpbalance.metrics import nll_after_temperature
+from sklearn_sharpbalance.training.image_recipe import RATE, SIZES
 
 warnings.simplefilter("ignore")
 N_VALIDATION, N_CORRUPTED = 10_000, 2000
@@ -58,13 +59,14 @@ def width(value):
     return {"estimator__module__width": value}
 
 
-def pooling(epochs, **net):
-    """Return the recipe of the default for a network that pools before the norm."""
+def own(network, epochs, size=SIZES[-1], **net):
+    """Return the recipe of the default for another network."""
     params = {f"estimator__module__{name}": value for name, value in net.items()}
-    params |= {"lr": 0.4, "batch_size": 512, "max_epochs": epochs} | decay(1e-3)
+    params |= {"lr": RATE * (size.batch_size / 512) ** 0.5, "max_epochs": epochs}
+    params |= {"batch_size": size.batch_size} | decay(size.weight_decay)
     params |= {"lr_schedule": "one_cycle", "train_transform": CropFlip(mode="reflect")}
     params |= {"estimator__optimizer__nesterov": True, **smoothing(0.05)}
-    return {"estimator": PoolNet} | params
+    return {"estimator": network} | params
 
 
 EARLIER = {  # the default of the tables that were made with 90 epochs
@@ -84,10 +86,15 @@ PLANS = {
         40_000,
         {
             "default": deep(max_epochs=16, **ONE),
+            "pooling after the norm": deep(**ONE, **own(NormFirst, 16, width=64)),
             "width 32, 32 epochs": deep(max_epochs=32, **ONE, **width(32)),
             "width 96, 9 epochs": deep(max_epochs=9, **ONE, **width(96)),
-            "pooling 128-384-512": deep(**ONE, **pooling(16, widths=(128, 384, 512))),
-            "pooling 64-256-512": deep(**ONE, **pooling(24, widths=(64, 256, 512))),
+            "pooling 128-384-512": deep(
+                **ONE, **own(PoolNet, 16, widths=(128, 384, 512))
+            ),
+            "pooling 64-256-512": deep(
+                **ONE, **own(PoolNet, 24, widths=(64, 256, 512))
+            ),
             "rate 0.2": deep(max_epochs=16, lr=0.2, **ONE),
             "rate 0.8": deep(max_epochs=16, lr=0.8, **ONE),
             "decay 5e-4": deep(max_epochs=16, **ONE, **decay(5e-4)),
@@ -124,6 +131,7 @@ PLANS = {
         {
             "default": balanced(),
             "deep ensemble": deep(),
+            "pooling after the norm": deep(**own(NormFirst, 30, SIZES[0], width=16)),
             "width 32": balanced(**width(32)),
             "decay 1e-3": balanced(**decay(1e-3)),
             "decay 4e-3": balanced(**decay(4e-3)),
@@ -141,7 +149,7 @@ PLANS = {
             "deep ensemble": deep(),
             "five members, 18 epochs": balanced(n_estimators=5, max_epochs=18),
             "one net that pools, 60 epochs": deep(
-                **ONE, **pooling(60, widths=(128, 384, 512))
+                **ONE, **own(PoolNet, 60, widths=(128, 384, 512))
             ),
             "earlier default": balanced(rho=0.3, **EARLIER),
         },

@@ -135,8 +135,7 @@ class SmallResNet(PlainSequential):
 
     A convolution with ``width`` channels and three stages, which halve the image and
     double the channels: a convolution, pooling and a basic block. The mean over the
-    pixels is the input of a linear head. It returns logits. A deep ensemble of three
-    reaches 89.9 % on CIFAR-10 after 50 epochs, one of :class:`SmallCNN` 82.0 %.
+    pixels is the input of a linear head. It returns logits.
 
     Parameters
     ----------
@@ -177,9 +176,9 @@ class SmallResNet(PlainSequential):
 def _pooled_stage(n_in: int) -> nn.Sequential:
     return nn.Sequential(
         conv3x3(n_in, 2 * n_in),
+        nn.MaxPool2d(2),  # before the norm: a quarter of the pixels to normalise
         nn.BatchNorm2d(2 * n_in),
         nn.ReLU(),
-        nn.MaxPool2d(2),
         BasicBlock(2 * n_in, 2 * n_in),
     )
 
