@@ -28,6 +28,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from _image_candidates import CropFlip, NormFirst, PoolNet
 from _machine import RESULTS, machine
@@ -194,6 +195,15 @@ def scores(clf, X, y, *, mirror=False):
     return found
 
 
+def training_share(clf, seconds):
+    """Return the share of the seconds that epochs take, without captures of graphs.
+
+    All members train side by side in the graph engine; elsewhere it is no share.
+    """
+    per_phase = pd.DataFrame(list(clf.history_[0])).groupby("phase")["dur"]
+    return float((per_phase.median() * per_phase.size()).sum() / seconds)
+
+
 def corrupted(X, y):
     """Return images of all kinds and severities, and their labels."""
     parts = [images for _, _, images in iter_corruptions(X[:N_CORRUPTED], n_jobs=-1)]
@@ -244,6 +254,8 @@ def run(path, plans, only, budget):
             seconds = time.perf_counter() - start
             record = {"plan": plan, "row": name, "data": Path(path).stem}
             record |= {"images": n, "seconds": seconds, "engine": clf.engine_.name}
+            if clf.engine_.name == "graph":
+                record |= {"training_share": training_share(clf, seconds)}
             record |= {"cpu_seconds": time.process_time() - cpu_start}
             record |= {"settings": clf.settings_, "machine": machine()}
             if plan == "final":
