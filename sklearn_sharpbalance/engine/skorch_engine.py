@@ -13,6 +13,7 @@ from sklearn_sharpbalance.engine.jobs import MemberJobs
 from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
 from sklearn_sharpbalance.members.step import set_learning_rate, training_step
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, autocast, tf32
+from sklearn_sharpbalance.runtime.process import flushed_denormals
 from sklearn_sharpbalance.runtime.rng import (
     epoch_rng,
     epoch_seed,
@@ -150,16 +151,17 @@ def train_batch(session, source, x, rows, share, is_sam):
         named = list(net.module_.named_parameters())
         net.notify("on_grad_computed", named_parameters=named)
 
-    loss = training_step(
-        net.optimizer_,
-        loss_of_batch,
-        is_sam,
-        grad_scale=weight.sum() * session.scaler.get_scale(),
-        module=net.module_,
-        backward=session.backward,
-        descend=session.descend,
-        before_update=notify_gradients if session.has_gradient_callbacks else None,
-    )
+    with flushed_denormals():
+        loss = training_step(
+            net.optimizer_,
+            loss_of_batch,
+            is_sam,
+            grad_scale=weight.sum() * session.scaler.get_scale(),
+            module=net.module_,
+            backward=session.backward,
+            descend=session.descend,
+            before_update=notify_gradients if session.has_gradient_callbacks else None,
+        )
     if session.has_batch_callbacks:
         y_pred = outputs[0][places]
         if y_pred.dtype in AUTOCAST_DTYPES.values():

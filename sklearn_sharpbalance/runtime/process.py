@@ -14,9 +14,12 @@ __all__ = [
     "WITHOUT_COMPILER_IMPORT",
     "Shared",
     "SigintRecorder",
+    "flushed_denormals",
     "own_torch_modes",
     "torch_threads",
 ]
+
+DENORMAL = 1e-40  # in float32
 
 
 class Shared:
@@ -116,6 +119,21 @@ def torch_threads(n_threads: int | None) -> Iterator[None]:
         with _THREADS_LOCK:
             _n_threads_set -= 1
             torch.set_num_threads(_users_threads)
+
+
+@contextmanager
+def flushed_denormals() -> Iterator[None]:
+    """Compute with zeros in place of denormal numbers, on the CPU and in this thread.
+
+    A CPU takes many times as long for a denormal number. Moments of Adam decay to them
+    where gradients are zero, and rounding keeps them there.
+    """
+    before = bool(torch.tensor(DENORMAL, dtype=torch.float32) == 0)
+    torch.set_flush_denormal(True)  # False is returned where it is not supported
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
 
 
 class SigintRecorder:

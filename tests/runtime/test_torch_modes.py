@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance import (
+    MLP,
+    DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
     load,
 )
-from sklearn_sharpbalance.runtime.process import own_torch_modes
+from sklearn_sharpbalance.runtime.process import flushed_denormals, own_torch_modes
 from tests.cases import rest_slow
 
 rng = np.random.default_rng(0)
@@ -182,3 +184,36 @@ def test_a_default_set_by_another_thread_stays():
         with own_torch_modes():
             torch.set_default_dtype(torch.float64)
         assert torch.get_default_dtype() == torch.float64
+
+
+def flushes():
+    return bool(torch.tensor(1e-40) == 0)
+
+
+@pytest.mark.parametrize("users", [False, True])
+def test_denormals_are_flushed_inside_the_block_only(users):
+    torch.set_flush_denormal(users)
+    try:
+        with flushed_denormals():
+            assert flushes()
+        assert flushes() is users
+    finally:
+        torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "skorch"])
+def test_moments_of_weights_without_gradients_do_not_stay_denormal(engine):
+    X = rng.normal(size=(500, 3)).astype(np.float32)
+    X[1:, 0] = 0.0  # one of the 250 steps of an epoch has a gradient of its weights
+    clf = DeepEnsembleClassifier(
+        **SMALL | {"max_epochs": 1, "batch_size": 2, "engine": engine},
+        estimator=MLP,
+        standardize=False,
+        optimizer=torch.optim.AdamW,
+        estimator__optimizer__betas=(0.6, 0.999),  # stays at the least denormal number
+    )
+    clf.fit(X, np.arange(500) % 2)
+    for net in clf.estimators_:
+        first = next(iter(net.optimizer_.state.values()))["exp_avg"]
+        assert ((first.abs() > 1e-38) | (first == 0)).all()
+    assert not flushes()

@@ -38,6 +38,7 @@ from sklearn_sharpbalance.members.state import restore
 from sklearn_sharpbalance.members.step import set_learning_rate, training_step
 from sklearn_sharpbalance.optim import OPTIMIZERS
 from sklearn_sharpbalance.runtime.devices import AUTOCAST_DTYPES, tf32
+from sklearn_sharpbalance.runtime.process import flushed_denormals
 from sklearn_sharpbalance.runtime.rng import epoch_rng, random_stream
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
 
@@ -287,12 +288,13 @@ class StackedGroup:
         members = [self.sessions[i].state.index for i in running]
         report = self.sessions[0].report
         total = torch.zeros(len(self.sessions), device=self.device)
-        for t in range(len(rows)):
-            set_learning_rate(self.optimizer, self.segment.lr_factor(epoch, t))
-            used = slice(self.widths[t])
-            own, share = rows[t][:, used], self.share[t][:, used]
-            total += self.batch(own, share, self.is_sam[t])
-            report.reached(members, epoch + (t + 1) / len(rows))
+        with flushed_denormals():
+            for t in range(len(rows)):
+                set_learning_rate(self.optimizer, self.segment.lr_factor(epoch, t))
+                used = slice(self.widths[t])
+                own, share = rows[t][:, used], self.share[t][:, used]
+                total += self.batch(own, share, self.is_sam[t])
+                report.reached(members, epoch + (t + 1) / len(rows))
         self.end_epoch(epoch, running, (total / len(rows)).tolist())
 
     def _draw(self, epoch):
