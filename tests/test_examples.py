@@ -1,5 +1,6 @@
 """Examples and notebooks run; notebooks are committed with their outputs."""
 
+import json
 import os
 import runpy
 import subprocess
@@ -81,6 +82,22 @@ def test_examples_run(path, tmp_path):
         timeout=600,
     )
     assert run.returncode == 0, run.stderr
+
+
+def test_the_benchmark_of_sources_runs(tmp_path, monkeypatch):
+    script = EXAMPLES / "benchmarks" / "bench_data.py"
+    monkeypatch.syspath_prepend(script.parent)
+    options = ["--short", "--device", "cpu", "--out", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", ["bench_data", *options])
+    runpy.run_path(str(script), run_name="__main__")
+    found = json.loads((tmp_path / "data.json").read_text())["cpu"]
+    reads = {k: row["reads_per_item"] for k, row in found["speed"]["sources"].items()}
+    assert reads["array"] is None
+    assert reads["Dataset"] == reads["Dataset, kept in a file"] < 2
+    assert min(reads["stream"], reads["Dataset, read at each use"]) >= 6
+    assert set(found["memory"]) == set(reads)
+    assert [row["n_buffer"] for row in found["der"]["rows"]][:2] == [None, 1]
+    assert "stream, sorted" in (tmp_path / "data.md").read_text()
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.name)
