@@ -20,7 +20,9 @@ from sklearn_sharpbalance.data.training_data import (
     TrainingData,
     rows_at_once,
 )
-from sklearn_sharpbalance.engine.stacked.network import StackedNetwork, stackable_layers
+from sklearn_sharpbalance.engine.stacked.network import (
+    stacked_forward,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from sklearn_sharpbalance.members.net import as_logits
 from sklearn_sharpbalance.members.state import (
@@ -63,7 +65,6 @@ def member_logits(nets, X, item_shape=None):
         return np.concatenate([member_logits([net], X, item_shape) for net in nets])
     data = TrainingData.unlabeled(X, item_shape)
     source = DeviceData(data, nets[0].device)
-    forward = _one_by_one(nets) if source.is_dataset else _forward(nets, source.device)
     batch = rows_at_once(data, PREDICT_BATCH, ROW_BLOCK)
     block = min(batch, ROW_BLOCK)  # 1 if samples are so large that they pass singly
 
@@ -76,8 +77,10 @@ def member_logits(nets, X, item_shape=None):
         return forward(x)[:, : len(rows)].transpose(0, 1).cpu()  # (B, M, C)
 
     for net in nets:
-        net.module_.eval()  # not restored: another thread may be predicting
+        if any(module.training for module in net.module_.modules()):
+            net.module_.eval()  # not restored: another thread may be predicting
     with torch.inference_mode():
+        forward = _one_by_one(nets) if source.is_dataset else _forward(nets)
         logits = in_chunks(predict, len(data), batch, setting="batch")
         _warn_if_not_finite(logits)
     return np.ascontiguousarray(logits.transpose(0, 1).numpy())
@@ -122,21 +125,13 @@ def _warn_if_not_finite(logits):
     )
 
 
-def _forward(nets, device):
+def _forward(nets):
     """Return a forward pass of all members, stacked if they are alike."""
-    modules = [net.module_.module for net in nets]
-    layers = stackable_layers(modules[0])
-    # The text names every layer with its sizes and options; members may differ there.
-    texts = {(type(module), repr(module)) for module in modules}
     takes_logits = not isinstance(nets[0].criterion_, nn.NLLLoss)
     infers = all(type(net).infer is NeuralNetClassifier.infer for net in nets)
-    if layers is None or len(texts) > 1 or not takes_logits or not infers:
+    network = stacked_forward([net.module_.module for net in nets])
+    if network is None or not takes_logits or not infers:
         return _one_by_one(nets)
-    names = [name for name, _ in layers]
-    for module in modules[1:]:
-        if [name for name, _ in stackable_layers(module) or []] != names:
-            return _one_by_one(nets)
-    network = StackedNetwork(layers, [m.state_dict() for m in modules], device)
 
     def forward(x):
         x = nets[0].module_.standardize(x).flatten(1)

@@ -151,7 +151,8 @@ def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
 
 def hooks_of(module: nn.Module) -> list[Any]:
     """Return the functions that are called before or after the module."""
-    return [hook for name in HOOKS for hook in getattr(module, name).values()]
+    groups = filter(None, [getattr(module, name) for name in HOOKS])
+    return [hook for group in groups for hook in group.values()]
 
 
 def with_state_metadata(

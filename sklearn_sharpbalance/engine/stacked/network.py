@@ -4,7 +4,7 @@ torch.func's vmap would do the same for any module, but a step takes a quarter l
 than with batched matrix products, which suffice for MLP-like members.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from functools import partial
 
@@ -19,6 +19,8 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     child_modules,
     has_own_tensors,
     hooks_of,
+    own_buffers,
+    own_parameters,
 )
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "is_hooked",
     "stack_optimizer",
     "stackable_layers",
+    "stacked_forward",
     "stacking_obstacle",
     "unstack_optimizer",
 ]
@@ -57,7 +60,8 @@ def stackable_layers(module: nn.Module) -> list[tuple[str, nn.Module]] | None:
     Subclasses of these layers, hooks, and weights outside of a layer are not allowed,
     nor layers that change the input in place: members share it.
     """
-    return _chain(module) if stacking_obstacle(module) is None else None
+    layers = _chain(module)
+    return layers if _obstacle(module, layers) is None else None
 
 
 def stacking_obstacle(module: nn.Module) -> str | None:
@@ -68,7 +72,11 @@ def stacking_obstacle(module: nn.Module) -> str | None:
     >>> stacking_obstacle(nn.Sequential(nn.Linear(2, 2), nn.Dropout(), nn.ReLU()))
     'Dropout (1) is neither'
     """
-    layers = _chain(module)
+    return _obstacle(module, _chain(module))
+
+
+def _obstacle(module, layers):
+    """Return why a module with this chain of layers cannot be stacked."""
     if layers is None:
         return "it does more than to call its layers one after the other"
     weights: list[nn.Parameter] = []
@@ -80,7 +88,7 @@ def stacking_obstacle(module: nn.Module) -> str | None:
             return "a Flatten comes after other layers"
         if not weights and getattr(layer, "inplace", False):
             return "it changes its input in place"
-        weights += layer.parameters()
+        weights += _own_weights(layer).values()
     if not weights:
         return "it has no Linear layer"
     if not all(weight.requires_grad for weight in weights):
@@ -115,13 +123,19 @@ def _chain(module):
 
 def _is_plain(layer):
     """Whether a layer is of a known class, without hooks, buffers or other weights."""
-    if is_hooked(layer) or next(layer.buffers(), None) is not None:
+    if is_hooked(layer) or own_buffers(layer) or child_modules(layer):
         return False
     if isinstance(layer, nn.Flatten):
         return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
-    names = {name for name, _ in layer.named_parameters()}
     known = {"weight", "bias"} if type(layer) is nn.Linear else set()
-    return type(layer) in (nn.Linear, *POINTWISE) and names <= known
+    is_known = type(layer) in (nn.Linear, *POINTWISE)
+    return is_known and _own_weights(layer).keys() <= known
+
+
+def _own_weights(layer):
+    """Return the weights of a layer without layers of its own, by name."""
+    weights = own_parameters(layer).items()
+    return {name: weight for name, weight in weights if weight is not None}
 
 
 def is_hooked(module: nn.Module) -> bool:
@@ -195,6 +209,34 @@ class StackedNetwork:
         """Return views of the weights of one member, by the keys of its state."""
         own = self.views(self.weights.detach()[member : member + 1])
         return {key: value[0] for key, value in own.items()}
+
+
+def stacked_forward(modules: Sequence[nn.Module]) -> Callable | None:
+    """Return a function from inputs (M, B, F) to the logits (M, B, C) of M modules.
+
+    Return None unless they are :func:`stackable_layers` of the same options.
+    """
+    chains = [stackable_layers(module) or [] for module in modules]
+    kinds = [[(n, type(layer), layer.extra_repr()) for n, layer in c] for c in chains]
+    if not chains[0] or any(kind != kinds[0] for kind in kinds):
+        return None
+    steps: list[Callable] = []
+    for named in zip(*chains):
+        layers = [layer for _, layer in named]
+        if isinstance(layers[0], nn.Linear):
+            weight = torch.stack([layer.weight for layer in layers])
+            has_bias = layers[0].bias is not None
+            bias = torch.stack([layer.bias for layer in layers]) if has_bias else None
+            steps.append(partial(affine, weight=weight, bias=bias))
+        elif not isinstance(layers[0], nn.Flatten):  # the input is flat
+            steps.append(layers[0])
+
+    def forward(x):
+        for step in steps:
+            x = step(x)
+        return x
+
+    return forward
 
 
 def stacked_linear(x, weight, bias=None):
