@@ -5,6 +5,7 @@ import os
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from inspect import signature
 from itertools import islice
 from numbers import Integral
 from pathlib import Path
@@ -136,7 +137,10 @@ def stream(dataset, classes, length, *, x=None, y=None, transform=None):
     Each epoch of each member reads the first ``length`` items of the stream, shuffled
     by a buffer of ``n_buffer`` of the ensemble. A stream that ends before is read
     again. If it has a method ``set_epoch``, that is called at
-    the beginning of an epoch. Streams train deep ensembles, and SAM ensembles by
+    the beginning of an epoch. A stream with ``state_dict`` and ``load_state_dict``
+    continues where the last epoch of the member ended, also after a resume, unless the
+    DataLoader has workers; ``set_epoch`` then gets the number of passes over the
+    stream. Streams train deep ensembles, and SAM ensembles by
     ``selection="all"``. They cannot be predicted or split.
 
     Parameters
@@ -175,7 +179,9 @@ class Stream(Pairs):
     """Pairs (sample, class code) of a stream; the parameters are of :func:`stream`.
 
     By index it has the items of its head, for layout and statistics. ``n_buffer`` is
-    the number of items from which the next one is drawn.
+    the number of items from which the next one is drawn. ``position`` is where the
+    epoch ended that was read last: the number of earlier passes, and the dataset's
+    state. It stays None if the dataset has none.
     """
 
     def __init__(self, dataset, classes, length, *, x=None, y=None, transform=None):
@@ -183,6 +189,7 @@ class Stream(Pairs):
         self.y = y  # a key, not the labels of all items
         check_numbers(POSITIVE_INTEGER, length=length)
         self.classes, self.length, self.n_buffer = np.unique(classes), length, 0
+        self.first, self.position, self.n_passes = _state_of(dataset), None, 0
 
     def __len__(self):
         return self.length
@@ -203,20 +210,30 @@ class Stream(Pairs):
             vars(own).pop("_head", None)
         return own
 
-    def set_epoch(self, epoch):
-        """Tell the stream the number of the epoch, if it has a method for it."""
-        getattr(self.dataset, "set_epoch", lambda epoch: None)(epoch)
+    def begin(self, epoch, position):
+        """Go to the start of an epoch: a position, or the beginning of the stream."""
+        self.position = position
+        self.n_passes, state = position or (epoch, self.first)
+        self._tell_passes()
+        if state is not None:
+            self.dataset.load_state_dict(state)
+
+    def _tell_passes(self):
+        getattr(self.dataset, "set_epoch", lambda epoch: None)(self.n_passes)
 
     def coded(self) -> Iterator[tuple[Any, int]]:
         """Yield pairs without an end, in the order of the stream."""
         codes = {label: code for code, label in enumerate(self.classes.tolist())}
-        n, before = 0, -1
+        n, n_empty = 0, 0
         try:
-            while n > before:  # the last pass over the stream had items
-                before = n
+            while n_empty < 2:  # a pass from the position at the end has no items
+                n_empty += 1
                 for item in self.dataset:
                     yield self._coded_pair(item, codes)
-                    n += 1
+                    n, n_empty = n + 1, 0
+                if self.first is not None:
+                    self.n_passes += 1
+                    self._tell_passes()
             raise InvalidInputError(
                 f"The stream has no more items when it is read again, but length="
                 f"{self.length}. Its __iter__ must start anew."
@@ -239,10 +256,25 @@ class Stream(Pairs):
 
     def __iter__(self):
         """Yield the shuffled items of an epoch, then those after it."""
-        pairs, worker = self.coded(), get_worker_info()
+        worker = get_worker_info()
         own = self.length if worker is None else -(-self.length // worker.num_workers)
+        pairs = self._noting_position(own)
         while True:
             yield from _shuffled(islice(pairs, own), self.n_buffer)
+
+    def _noting_position(self, own):
+        for number, pair in enumerate(self.coded(), 1):
+            if number == own and self.first is not None:
+                self.position = (self.n_passes, self.dataset.state_dict())
+            yield pair
+
+
+def _state_of(dataset):
+    """Return the state of a dataset that can be continued from it, else None."""
+    if not (hasattr(dataset, "state_dict") and hasattr(dataset, "load_state_dict")):
+        return None
+    needs_more = signature(dataset.state_dict).parameters  # LitData counts elsewhere
+    return None if needs_more else dataset.state_dict()
 
 
 def _shuffled(items, n_buffer):

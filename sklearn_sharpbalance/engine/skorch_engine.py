@@ -108,7 +108,7 @@ def train_epoch(session, source, layout, epoch):
     indices = layout.epoch(epoch_rng(seed, epoch))
     session.begin_epoch(epoch)
     if source.is_stream:
-        source.X.set_epoch(epoch)
+        source.X.begin(epoch, session.position)
     seed_generators(epoch_seed(seed, epoch), net.device)
     share = torch.as_tensor(layout.share, device=net.device)
     augment = EpochAugment(session.segment.transform, share.shape, net.device)
@@ -121,6 +121,8 @@ def train_epoch(session, source, layout, epoch):
         x, is_sam = augment.batch(t, x), bool(layout.is_sam[t])
         total += train_batch(session, source, x, rows, share[t], is_sam)
         session.report.reached(member, epoch + (t + 1) / n_batches)
+    if source.is_stream:
+        session.position = source.X.position
     lr = float(net.optimizer_.param_groups[0]["lr"])
     session.end_epoch(epoch, total.item() / n_batches, lr)
 

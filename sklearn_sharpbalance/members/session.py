@@ -83,6 +83,7 @@ class MemberSession:
         if state.optimizer is None or state.extra.get("rho") != rho:
             self._set_rho(rho)
         self.average = state.extra.get("average")
+        self.position = state.extra.get("position")  # in a stream
         self.masks = {}
         if segment.pruned:
             self.masks = gradient_masks(self.net.module_.named_parameters())
@@ -307,6 +308,8 @@ class MemberSession:
             extra["scaler"] = self.scaler.state_dict()
         if self.average is not None:
             extra["average"] = to_cpu(self.average)
+        if self.position is not None:
+            extra["position"] = self.position
         return capture(self.net, self.state, extra=extra, stopped=self.stopped)
 
     def _resume_callbacks(self):
