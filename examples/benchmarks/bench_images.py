@@ -186,7 +186,9 @@ def scores(clf, X, y, *, mirror=False):
         "accuracy": float((logits.argmax(1) == codes).mean()),
         "member_accuracy": float((members.argmax(2) == codes).mean()),
         "nll": float(nll),
-        "tempered_nll": float(nll_after_temperature(codes, logits, kind="logits")),
+        "tempered_nll": float(
+            nll_after_temperature(codes, logits, cv=None, kind="logits")
+        ),
     }
     if mirror:
         flipped = np.ascontiguousarray(X[:, :, ::-1])

@@ -42,6 +42,8 @@ __all__ = [
 
 # Heading: (name in the records, factor, digits)
 COLUMNS = {
+    "re-estimated": ("reestimated_accuracy", 100, 2),
+    "corrupted, re-estimated": ("reestimated_corrupted_accuracy", 100, 2),
     "NLL": ("nll", 1, 3),
     "NLL, tempered": ("nll_after_temperature", 1, 3),
     "corrupted NLL": ("corrupted_nll", 1, 3),
