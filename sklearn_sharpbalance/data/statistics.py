@@ -9,6 +9,7 @@ import torch
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 
 __all__ = [
+    "class_steps",
     "column_blocks",
     "linear_pieces",
     "moments",
@@ -35,6 +36,8 @@ TREE_ROWS = 2**12  # rows from which the relevance is computed
 TREE_FEATURES = 100  # features that a split of a tree tries
 FAR = 200  # bounds beyond which a value is cut before it is squared
 LARGEST = 1e30  # infinity times a slope of zero is no number
+STEP_ROWS = 2**14  # rows from which steps are computed
+SHORTEST = 1e-4  # of a step, in the scale of its column
 PIECE_HEIGHT = 0.5  # largest value of a piece; scaled values are about one
 
 
@@ -147,6 +150,48 @@ def linear_pieces(Z, n_pieces, weight=None):
     slope = np.divide(1.0, width, out=np.zeros_like(width), where=width > 0)
     columns = np.repeat(np.arange(Z.shape[1]), n_pieces)
     return np.stack([columns, low.ravel(), slope.ravel()])
+
+
+def class_steps(Z, y, n_steps, weight=None):
+    """Return pieces (3, S) that rise where the classes change within a column.
+
+    A step lies between neighbouring values of a column of ``Z`` (N, F), at a split of a
+    decision tree of this column alone. A split must lower the log-loss by more than its
+    parameters cost in the Bayesian information criterion. A column of two values has no
+    step, since it is one itself.
+
+    Examples
+    --------
+    >>> Z = np.arange(200.0)[:, np.newaxis]
+    >>> class_steps(Z, Z[:, 0] > 120, n_steps=4)
+    array([[  0.],
+           [120.],
+           [  1.]])
+    """
+    from sklearn.tree import DecisionTreeClassifier
+
+    rows, weight = _some_rows(len(Z), weight, STEP_ROWS)
+    Z, y = Z[rows].clip(-LARGEST, LARGEST).astype(np.float32), y[rows]
+    # A threshold, and the shares of the classes, in bits for each row.
+    cost = len(np.unique(y)) * math.log2(len(rows)) / (2 * len(rows))
+    tree = DecisionTreeClassifier(
+        criterion="log_loss",
+        max_leaf_nodes=n_steps + 1,
+        min_impurity_decrease=cost,
+        random_state=0,
+    )
+    found = [np.empty((3, 0))]
+    for column in range(Z.shape[1]):
+        values = np.unique(Z[:, column])
+        if len(values) < 3:
+            continue
+        nodes = tree.fit(Z[:, [column]], y, sample_weight=weight).tree_
+        thresholds = np.sort(nodes.threshold[nodes.feature >= 0])
+        above = np.searchsorted(values, thresholds, side="right")
+        low, high = values[above - 1], values[above]
+        slope = 1 / np.maximum(high - low, SHORTEST)
+        found.append(np.stack([np.full(len(low), column), low, slope]))
+    return np.hstack(found)
 
 
 def piecewise_linear(values, pieces):

@@ -85,21 +85,19 @@ def build_net(params, nested, fmt, data, n_classes, seed=0):
     ``nested`` are ``estimator__...`` parameters without their prefix. The statistics of
     the input are those of ``data``; random items of a Dataset are drawn by ``seed``.
     """
-    n_more = 0
-    if params["estimator"] is None and params["standardize"]:
-        n_more = n_pieces(fmt, len(data))
-    shape = (fmt.shape[0] + n_more,) if n_more else fmt.shape
+    statistics = None
+    if params["standardize"]:
+        encode = params["estimator"] is None and n_pieces(fmt, len(data)) > 0
+        with random_stream(seed=seed):
+            statistics = input_statistics(data, fmt, encode=encode)
+    shape = _module_shape(fmt, statistics)
     net = _users_net(params, nested, shape=shape, n_classes=n_classes)
-    with random_stream(seed=seed):
-        statistics = None
-        if params["standardize"]:
-            statistics = input_statistics(data, fmt, encode=n_more > 0)
     return _members_net(net, params, n_classes, statistics=statistics)
 
 
 def renewed_net(fitted, params, nested, fmt, n_classes):
     """Return the net for the current parameters, with the fitted statistics."""
-    statistics, shape = None, fmt.shape
+    statistics = None
     if fitted.module__mean is not None:
         statistics = InputStatistics(
             fitted.module__mean,
@@ -107,10 +105,16 @@ def renewed_net(fitted, params, nested, fmt, n_classes):
             clip=fitted.module__clip,
             pieces=fitted.module__pieces,
         )
-        if statistics.pieces is not None:
-            shape = (fmt.shape[0] + statistics.pieces.shape[1],)
+    shape = _module_shape(fmt, statistics)
     net = _users_net(params, nested, shape=shape, n_classes=n_classes)
     return _members_net(net, params, n_classes, statistics=statistics)
+
+
+def _module_shape(fmt, statistics):
+    """Return the shape of a standardised sample."""
+    if statistics is None or statistics.pieces is None:
+        return fmt.shape
+    return (fmt.shape[0] + statistics.pieces.shape[1],)
 
 
 def _users_net(params, nested, shape, n_classes):

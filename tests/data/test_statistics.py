@@ -7,6 +7,7 @@ from sklearn.feature_selection import f_classif
 
 from sklearn_sharpbalance.data import statistics
 from sklearn_sharpbalance.data.statistics import (
+    class_steps,
     column_blocks,
     linear_pieces,
     moments,
@@ -129,6 +130,22 @@ def test_pieces_are_parts_between_quantiles():
                 for k in range(n_pieces)
             ]
             np.testing.assert_allclose(parts, statistics.PIECE_HEIGHT * np.array(below))
+
+
+def test_steps_lie_at_the_splits_of_trees():
+    z = np.repeat(np.arange(30.0), 20)
+    y = np.digitize(z, [7.5, 21.5])
+    noise = np.random.default_rng(0).normal(size=600)
+    Z = np.stack([z, np.tile([0, 1], 300), noise, 0 * z], axis=1)
+    steps = class_steps(Z, y, n_steps=16)
+    np.testing.assert_array_equal(steps, [[0, 0], [7, 21], [1, 1]])
+    encoded = piecewise_linear(torch.as_tensor(Z), torch.as_tensor(steps)).sum(dim=1)
+    np.testing.assert_array_equal(encoded / encoded.max(), y / 2)
+    assert class_steps(Z, y, n_steps=1).shape == (3, 1)
+    weight = (z < 15).astype(float)  # the others do not count
+    assert class_steps(Z, y, n_steps=16, weight=weight)[1].tolist() == [7]
+    Z[0, 2] = 1e300
+    assert class_steps(Z, y, n_steps=16).shape == (3, 2)
 
 
 def test_pieces_between_equal_quantiles_are_zero():

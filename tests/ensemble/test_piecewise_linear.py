@@ -24,8 +24,15 @@ FRAME = pd.DataFrame(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_of_numbers_have_more_inputs(kind):
+    """Pieces between quantiles of each column, and steps where the classes change."""
     clf = kind(**SMALL).fit(X, y)
-    assert clf.estimators_[0].module_.pieces.shape == (3, 2 * PIECES)
+    column, low, slope = clf.estimators_[0].module_.pieces
+    assert column[: 2 * PIECES].tolist() == [0] * PIECES + [1] * PIECES
+    assert set(column[2 * PIECES :].tolist()) == {0}  # the other column is noise
+    mean, scale = (getattr(clf.estimators_[0].module_, k)[0] for k in ("mean", "scale"))
+    steps = (low + 0.5 / slope)[2 * PIECES :] * scale + mean
+    for edge in (-2 / 3, -1 / 3, 0, 1 / 3, 2 / 3):
+        assert (steps - edge).abs().min() < 0.02
     assert clf.n_features_in_ == 2
 
 
@@ -34,7 +41,7 @@ def test_categories_have_no_more_inputs():
     width = clf.member_inputs(FRAME).shape[1]
     net = clf.estimators_[0].module_
     seen = net.standardize(torch.as_tensor(clf.member_inputs(FRAME)))
-    assert seen.shape == (400, width + 2 * PIECES)
+    assert seen.shape == (400, width + net.pieces.shape[1])
     is_code = clf.input_format_.columns.is_code
     assert set(net.pieces[0].tolist()) == set(np.flatnonzero(~is_code))
 
