@@ -20,8 +20,6 @@ from sklearn_sharpbalance.autodiff.state import (
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.runtime.torch_internals import WEIGHT_NORM
 
-__all__ = ["HessianOperator"]
-
 
 class HessianOperator:
     r"""Hessian of the mean loss in the trainable parameters, as a linear operator.

@@ -25,8 +25,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["RULES", "Rule", "squared_norm", "window_rows"]
-
 
 class Rule(NamedTuple):
     """Squared gradient norms of one type of layer; see the docstring of the module."""

@@ -18,15 +18,6 @@ from torch.overrides import TorchFunctionMode
 from sklearn_sharpbalance.autodiff.layer_rules import RULES, Rule
 from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 
-__all__ = [
-    "Layer",
-    "ParameterWatch",
-    "UnsupportedModuleError",
-    "check_calls",
-    "find_layers",
-    "tapped_squared_norms",
-]
-
 
 class UnsupportedModuleError(Exception):
     """The layer rules would be wrong for this module; the message says why."""

@@ -34,8 +34,6 @@ from sklearn_sharpbalance.autodiff.state import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["METHODS", "call_module", "check_method", "per_sample_squared_norms"]
-
 ROOM_ON_CPU = 2**26  # numbers of 4 bytes that a chunk may store
 
 

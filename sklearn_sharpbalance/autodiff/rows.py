@@ -13,8 +13,6 @@ from sklearn_sharpbalance.arrays import to_tensor
 from sklearn_sharpbalance.exceptions import InvalidInputError, OutOfDeviceMemoryError
 from sklearn_sharpbalance.runtime.devices import contiguous_on_cpu
 
-__all__ = ["Rows", "in_chunks", "is_out_of_memory", "map_chunks", "map_tensors"]
-
 EMPTY = "There are no samples to work on: X is empty."
 # Parts of the messages of the allocators of the CPU, of CUDA and of its libraries.
 OUT_OF_MEMORY = (

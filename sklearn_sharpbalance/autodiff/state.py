@@ -16,18 +16,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     without_vmap_warnings,
 )
 
-__all__ = [
-    "MATH_ATTENTION",
-    "WITHOUT_VMAP_WARNINGS",
-    "LossModule",
-    "device_of",
-    "evaluation_mode",
-    "one_per_sample",
-    "sample_losses",
-    "trainable_parameters",
-]
-
-
 # Fused attention has neither second derivatives nor a rule for vmap.
 MATH_ATTENTION = Shared(lambda: sdpa_kernel(SDPBackend.MATH))
 WITHOUT_VMAP_WARNINGS = Shared(without_vmap_warnings)

@@ -17,20 +17,6 @@ from sklearn_sharpbalance.corruption._base import (
     to_uint8,
 )
 
-__all__ = [
-    "bilinear",
-    "convolve",
-    "defocus_blur",
-    "disk",
-    "gaussian_matrix",
-    "glass_blur",
-    "motion_blur",
-    "motion_blur_planar",
-    "separable",
-    "zoom_blur",
-    "zoom_matrix",
-]
-
 # For more pixels the matrix of a zoom blur takes hundreds of MiB.
 MAX_MATRIX_PIXELS = 2**18
 # With more taps, convolution by FFT is faster.

@@ -16,16 +16,6 @@ from sklearn_sharpbalance.corruption.blur import (
     separable,
 )
 
-__all__ = [
-    "contrast",
-    "elastic_transform",
-    "gaussian_noise",
-    "impulse_noise",
-    "jpeg_compression",
-    "pixelate",
-    "shot_noise",
-]
-
 
 def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:
     r"""Add independent normal noise to every channel of every pixel.

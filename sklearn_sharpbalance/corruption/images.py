@@ -19,15 +19,6 @@ from sklearn_sharpbalance.corruption._base import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = [
-    "CORRUPTIONS",
-    "CORRUPTION_GROUPS",
-    "Corruption",
-    "corrupt",
-    "expand",
-    "iter_corruptions",
-]
-
 MIN_SIDE = 8
 # Values of the images in a chunk: its temporary arrays fit into the CPU's cache.
 CHUNK_VALUES = 200_000

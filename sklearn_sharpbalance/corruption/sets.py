@@ -29,8 +29,6 @@ from sklearn_sharpbalance.corruption.tabular import (
 from sklearn_sharpbalance.datasets import class_folders, load_images
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["CorruptedSet", "CorruptionFiles", "check_corruptions", "corrupted_sets"]
-
 HOW_TO_GET = (
     "Download CIFAR-10-C (zenodo.org/records/2535967), CIFAR-100-C "
     "(zenodo.org/records/3555552) or Tiny-ImageNet-C (zenodo.org/records/2536630), "

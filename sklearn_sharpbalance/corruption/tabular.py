@@ -16,17 +16,6 @@ from sklearn_sharpbalance.corruption._base import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = [
-    "TABULAR_CORRUPTIONS",
-    "TabularCorruption",
-    "corrupt_table",
-    "feature_noise",
-    "feature_shift",
-    "label_shift",
-    "missing_nan",
-    "missing_values",
-]
-
 NOISE = (0.1, 0.2, 0.4, 0.6, 1.0)  # standard deviations
 MISSING = (0.05, 0.1, 0.2, 0.3, 0.5)  # fraction of the entries
 SHIFT = (0.1, 0.25, 0.5, 0.75, 1.0)  # standard deviations

@@ -16,8 +16,6 @@ from sklearn_sharpbalance.corruption.blur import (
     zoom_matrix,
 )
 
-__all__ = ["brightness", "fog", "frost", "frost_textures", "plasma", "snow"]
-
 LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 # Side of a texture and width of its largest crystals, in pixels. The published
 # generators shrink their photographs to 0.2 and 0.3 for small images.

@@ -43,8 +43,6 @@ from sklearn_sharpbalance.training.progress import (
     announce,
 )
 
-__all__ = ["BaseDeepEnsemble", "load"]
-
 
 class BaseDeepEnsemble(
     UncertaintyMixin, CallbackSupportMixin, ClassifierMixin, NestedParamsMixin

@@ -3,8 +3,6 @@
 from sklearn_sharpbalance._parameters import without_sam
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 
-__all__ = ["DeepEnsembleClassifier"]
-
 
 class DeepEnsembleClassifier(PhasedEnsemble):
     r"""Deep ensemble: members differ only in initial weights and batches.

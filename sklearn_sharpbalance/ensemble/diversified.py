@@ -16,8 +16,6 @@ from sklearn_sharpbalance.training.loop import fitted_or_before
 from sklearn_sharpbalance.training.net_building import build_net
 from sklearn_sharpbalance.training.progress import with_callbacks
 
-__all__ = ["DiversifiedEnsembleClassifier"]
-
 
 class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     r"""Deep ensemble whose members are trained jointly to disagree.

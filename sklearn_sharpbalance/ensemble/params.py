@@ -14,8 +14,6 @@ from sklearn_sharpbalance._validation import Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.net import check_names, with_objects
 
-__all__ = ["NestedParamsMixin", "check_params"]
-
 
 class NestedParamsMixin(BaseEstimator):
     """Accepts ``part__name=value`` also if the part is a name, a class or None.

@@ -39,8 +39,6 @@ from sklearn_sharpbalance.training.progress import has_callbacks, with_callbacks
 from sklearn_sharpbalance.training.table_recipe import table_recipe
 from sklearn_sharpbalance.training.trainer import PhasedTrainer
 
-__all__ = ["PhasedEnsemble"]
-
 
 class PhasedEnsemble(BaseDeepEnsemble):
     """Ensemble that trains in phases: warm-up, score, select, train.

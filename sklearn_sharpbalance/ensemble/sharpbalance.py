@@ -2,8 +2,6 @@
 
 from sklearn_sharpbalance.ensemble.phased import PhasedEnsemble
 
-__all__ = ["SharpBalanceEnsembleClassifier"]
-
 
 class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     r"""Deep ensemble whose members are flat on different samples.

@@ -9,8 +9,6 @@ from sklearn_sharpbalance._validation import Interval, Real, check_numbers
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics.uncertainty import uncertainty_parts
 
-__all__ = ["UncertaintyMixin"]
-
 
 class UncertaintyMixin:
     """Predictions of uncertainty, from those of the ensemble and of its members."""

@@ -35,8 +35,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import last_step
 from sklearn_sharpbalance.training.display import Steps
 
-__all__ = ["compare"]
-
 
 def compare(
     methods,

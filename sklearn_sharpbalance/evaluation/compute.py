@@ -21,8 +21,6 @@ from sklearn_sharpbalance.training.net_building import resolve_sam
 from sklearn_sharpbalance.training.plan import warmup_length
 from sklearn_sharpbalance.training.prepare import prepare
 
-__all__ = ["gradient_passes", "match_passes"]
-
 # Number of made-up samples on which the fraction of a selection rule is estimated.
 TRIAL_SAMPLES = 4000
 

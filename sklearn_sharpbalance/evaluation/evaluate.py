@@ -39,8 +39,6 @@ from sklearn_sharpbalance.metrics._outputs import (
     reach_last_step,
 )
 
-__all__ = ["evaluate"]
-
 SHARPNESS_STREAM = 10_000
 
 

@@ -11,8 +11,6 @@ from sklearn_sharpbalance.evaluation._measures import METRICS, PARTS, Key, Run
 from sklearn_sharpbalance.evaluation._resampling import interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["EvaluationReport"]
-
 
 class EvaluationReport:
     """The result of :func:`evaluate` and :func:`compare`.

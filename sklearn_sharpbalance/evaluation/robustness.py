@@ -33,8 +33,6 @@ from sklearn_sharpbalance.metrics.ood import (
     ood_auroc,
 )
 
-__all__ = ["corruption_accuracy"]
-
 
 def corruption_accuracy(
     estimator,

@@ -30,8 +30,6 @@ from sklearn_sharpbalance.metrics import (
 from sklearn_sharpbalance.metrics._outputs import outputs_of
 from sklearn_sharpbalance.training.display import Steps
 
-__all__ = ["tradeoff_curve"]
-
 
 def tradeoff_curve(
     estimator,

@@ -13,13 +13,6 @@ from sklearn_sharpbalance.data.training_data import DeviceData, TrainingData
 from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.runtime.rng import epoch_rng, epoch_seed, seed_generators
 
-__all__ = [
-    "JointBatch",
-    "JointFeed",
-    "class_fractions",
-    "draw_members",
-]
-
 
 @dataclass(frozen=True)
 class JointBatch:

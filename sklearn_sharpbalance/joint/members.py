@@ -30,16 +30,6 @@ from sklearn_sharpbalance.runtime.devices import autocast, tf32
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.runtime.torch_internals import set_training
 
-__all__ = [
-    "JointObjective",
-    "ModuleTeam",
-    "StackedTeam",
-    "Team",
-    "choose_team",
-    "joint_loss",
-    "train_jointly",
-]
-
 
 @dataclass(frozen=True)
 class JointObjective:

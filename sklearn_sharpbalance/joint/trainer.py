@@ -26,8 +26,6 @@ from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 from sklearn_sharpbalance.training.prepare import Inputs, Samples
 from sklearn_sharpbalance.training.trainer import EpochCount, first_members
 
-__all__ = ["JointTrainer", "check_one_device", "read_unlabeled"]
-
 
 class JointTrainer:
     """Trains all members of a joint fit through its segments.

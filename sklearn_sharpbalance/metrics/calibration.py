@@ -15,8 +15,6 @@ from sklearn_sharpbalance.metrics._checks import (
     warn_undefined,
 )
 
-__all__ = ["CalibrationBins", "calibration_curve_bins", "expected_calibration_error"]
-
 
 class CalibrationBins(NamedTuple):
     """Bins of a reliability diagram; empty bins have count 0 and values 0.0."""

@@ -15,15 +15,6 @@ from sklearn_sharpbalance.metrics._checks import (
     warn_undefined,
 )
 
-__all__ = [
-    "disagreement",
-    "disagreement_error_ratio",
-    "ensemble_improvement_rate",
-    "kl_diversity",
-    "unique_predictions",
-    "variance_diversity",
-]
-
 # Lower bounds of probabilities, so that logarithms and divergences are finite.
 SMALLEST_PROBA = 1e-30
 SMALLEST_OF_KL = 1e-12

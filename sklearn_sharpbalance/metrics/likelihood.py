@@ -19,8 +19,6 @@ from sklearn_sharpbalance.metrics._checks import (
     warn_undefined,
 )
 
-__all__ = ["fit_temperature", "negative_log_likelihood", "nll_after_temperature"]
-
 BOUNDS = (0.01, 100.0)
 AT_A_BOUND = (
     "No temperature minimises the negative log-likelihood: it still falls at the bound "

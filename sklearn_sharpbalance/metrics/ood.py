@@ -21,16 +21,6 @@ from sklearn_sharpbalance.metrics._checks import (
 from sklearn_sharpbalance.metrics._outputs import Outputs
 from sklearn_sharpbalance.metrics.diversity import unique_predictions
 
-__all__ = [
-    "OOD_SCORES",
-    "bma_score",
-    "msp_score",
-    "mutual_information",
-    "ood_auroc",
-    "predictive_diversity_score",
-    "predictive_entropy",
-]
-
 
 def bma_score(member_probas):
     r"""Highest class probability of the members' mean; larger = more in distribution.

@@ -27,8 +27,6 @@ from sklearn_sharpbalance.metrics.likelihood import (
     nll_after_temperature,
 )
 
-__all__ = ["SCORERS", "EnsembleScorer", "get_scorer"]
-
 
 def _member_probas(estimator, X):
     if not hasattr(estimator, "member_predict_proba"):

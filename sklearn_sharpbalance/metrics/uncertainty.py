@@ -9,8 +9,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import check_member_probas
 from sklearn_sharpbalance.metrics.ood import mutual_information, predictive_entropy
 
-__all__ = ["UncertaintyParts", "uncertainty_parts"]
-
 
 class UncertaintyParts(NamedTuple):
     """Uncertainty of each sample; ``total = aleatoric + epistemic``.

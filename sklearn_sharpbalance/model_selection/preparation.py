@@ -21,14 +21,6 @@ from sklearn_sharpbalance.model_selection.store import ResultStore, why_not_shar
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 from sklearn_sharpbalance.training.prepare import Prepared, prepare
 
-__all__ = [
-    "PlannedFit",
-    "not_trained_by_search",
-    "prepare_fit",
-    "routed_params",
-    "with_settings",
-]
-
 
 class PlannedFit(NamedTuple):
     """How a search trains one fit.

@@ -21,8 +21,6 @@ from sklearn_sharpbalance.model_selection.preparation import (
 from sklearn_sharpbalance.model_selection.store import ResultStore
 from sklearn_sharpbalance.model_selection.together import epochs_bar, train_together
 
-__all__ = ["EnsembleSearchCV"]
-
 
 class EnsembleSearchCV(BaseSearchCV):
     """Search over settings of an ensemble, trained as one computation.

@@ -11,8 +11,6 @@ from sklearn_sharpbalance.data import TrainingData
 from sklearn_sharpbalance.members.net import with_callbacks
 from sklearn_sharpbalance.persistence.fingerprint import by_file, stable_hash
 
-__all__ = ["ResultStore"]
-
 
 class ResultStore:
     """Keeps trained segments and scores: the ``memory`` of all ensembles of a search.

@@ -22,8 +22,6 @@ from sklearn_sharpbalance.training.loop import TrainingLoop
 from sklearn_sharpbalance.training.prepare import Prepared
 from sklearn_sharpbalance.training.trainer import train_members
 
-__all__ = ["epochs_bar", "train_together"]
-
 # Of the samples of a split.
 STATISTICS = ("module__mean", "module__scale", "module__pieces")
 

@@ -9,8 +9,6 @@ from sklearn_sharpbalance.networks._layers import (
     init_he,
 )
 
-__all__ = ["SmallCNN"]
-
 
 class SmallCNN(PlainSequential):
     """Three convolutions and a linear head, for images of at least 8 x 8.

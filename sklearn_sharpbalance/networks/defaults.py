@@ -10,8 +10,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.networks.mlp import MLP
 from sklearn_sharpbalance.networks.resnet import SmallResNet
 
-__all__ = ["default_network"]
-
 SMALLEST_IMAGE = 8
 
 

@@ -15,8 +15,6 @@ from sklearn_sharpbalance.networks._layers import (
     PlainSequential,
 )
 
-__all__ = ["MLP"]
-
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,

@@ -15,8 +15,6 @@ from sklearn_sharpbalance.networks._layers import (
     init_he,
 )
 
-__all__ = ["ResNet", "ResNet18", "SmallResNet", "WideResNet"]
-
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions F and a shortcut, ``relu(F(x) + shortcut(x))``."""

@@ -13,8 +13,6 @@ from sklearn_sharpbalance._validation import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 
-__all__ = ["finetune", "torchvision_trunk"]
-
 MOST_OF_HEAD = 8  # a head has fewer than seven eighths of the weights of a model
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -19,21 +19,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_norm,
 )
 
-__all__ = [
-    "Bucket",
-    "add_scaled_",
-    "all_finite",
-    "both_passes",
-    "choose",
-    "collect",
-    "gather",
-    "joint_dot",
-    "joint_norm",
-    "restore",
-    "scaled",
-    "widened",
-]
-
 HALF = (torch.float16, torch.bfloat16)
 
 

@@ -14,8 +14,6 @@ from torch.optim import Optimizer
 from sklearn_sharpbalance._validation import Integral, Interval
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["WrappingOptimizer"]
-
 
 class WrappingOptimizer(Optimizer):
     """Base of optimizers that own a base optimizer.

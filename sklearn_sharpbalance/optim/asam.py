@@ -11,8 +11,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_mul,
 )
 
-__all__ = ["ASAM"]
-
 
 class ASAM(SharpnessAwareOptimizer):
     r"""Adaptive SAM: a perturbation in proportion to each weight's size.

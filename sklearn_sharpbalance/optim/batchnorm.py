@@ -12,8 +12,6 @@ from torch.utils.hooks import RemovableHandle
 
 from sklearn_sharpbalance.runtime.torch_internals import INSTANCE_NORM, is_compiled
 
-__all__ = ["frozen_batch_statistics"]
-
 UNTRACEABLE = "freeze_norms=True hooks into every call; pass freeze_norms=module"
 
 

@@ -13,8 +13,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_sub,
 )
 
-__all__ = ["FriendlySAM"]
-
 AVERAGE = "gradient_average"
 
 

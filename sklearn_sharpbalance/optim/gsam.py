@@ -16,8 +16,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_sub_,
 )
 
-__all__ = ["GSAM"]
-
 
 class GSAM(SharpnessAwareOptimizer):
     r"""SAM that also lowers the gap between the perturbed loss and the loss.

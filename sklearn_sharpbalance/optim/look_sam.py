@@ -26,8 +26,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_sub,
 )
 
-__all__ = ["COUNT", "LookSAM"]
-
 DIRECTION, COUNT = "orthogonal_direction", "sam_steps"
 K = 5
 ROUNDING = 10  # in units of the machine precision

@@ -11,8 +11,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim._buckets import collect, widened
 from sklearn_sharpbalance.optim.sam import TINY, SharpnessAwareOptimizer
 
-__all__ = ["MomentumSAM"]
-
 BUFFERS = ("momentum_buffer", "exp_avg")  # of SGD, RMSprop, Muon; of Adam and the like
 
 

@@ -22,8 +22,6 @@ from sklearn_sharpbalance.optim._wrapper import WrappingOptimizer
 from sklearn_sharpbalance.optim.batchnorm import frozen_batch_statistics
 from sklearn_sharpbalance.runtime.torch_internals import step_of
 
-__all__ = ["SAM", "SharpnessAwareOptimizer"]
-
 TINY = 1e-12
 
 

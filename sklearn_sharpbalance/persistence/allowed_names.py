@@ -28,19 +28,6 @@ from sklearn_sharpbalance.members import MemberModule
 from sklearn_sharpbalance.members.net import BoundOptimizer
 from sklearn_sharpbalance.members.weights import WeightAveraging
 
-__all__ = [
-    "OF_MACHINE",
-    "PARTS",
-    "SPECIAL_TAGS",
-    "check_setting",
-    "is_left_out",
-    "is_passed_again",
-    "name_of",
-    "named",
-    "shown",
-    "special_value",
-]
-
 # Parameters of an ensemble that a file never sets: processes and folders. A joblib
 # cache in `memory` is pickle, which runs code when it is read.
 OF_MACHINE = tuple(names_where(in_file=False))

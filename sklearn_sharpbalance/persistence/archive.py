@@ -27,18 +27,6 @@ from sklearn_sharpbalance.persistence.encoding import (
     encode,
 )
 
-__all__ = [
-    "FORMAT_VERSION",
-    "MAX_HEADER",
-    "atomic_file",
-    "check_folder",
-    "read_archive",
-    "read_digest",
-    "remove_leftovers",
-    "write_archive",
-    "writing",
-]
-
 FORMAT_VERSION = 1
 FORMAT = re.compile(r"sklearn-sharpbalance (\w+) (\d{1,9})")
 # Bytes of JSON in a file. Parsed and decoded, a byte can become 64 bytes of memory.

@@ -15,8 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["NotPlainError", "byte_view", "decode", "encode"]
-
 # What a safetensors file can store, and numpy's name for it.
 _DTYPES = {
     torch.bool: "?",

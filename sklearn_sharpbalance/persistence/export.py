@@ -24,8 +24,6 @@ from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.shared_trunk import call_trunk
 from sklearn_sharpbalance.persistence.archive import atomic_file, check_folder
 
-__all__ = ["AggregatedModule", "as_module", "export_onnx", "export_torch"]
-
 LARGEST_ONNX = 1_900_000_000  # bytes of weights; one protobuf file ends at 2 GiB
 
 

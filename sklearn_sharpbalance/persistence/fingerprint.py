@@ -34,16 +34,6 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     own_parameters,
 )
 
-__all__ = [
-    "by_file",
-    "code_name",
-    "condense",
-    "data_fingerprint",
-    "describe",
-    "differences",
-    "stable_hash",
-]
-
 PART_BYTES = 2**24  # of an array that are copied at once
 MAX_DEPTH = 12  # of containers and objects inside each other
 PLAIN = (bool, int, float, str, bytes, np.ndarray, np.generic, torch.Tensor)

@@ -43,8 +43,6 @@ from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.persistence.rebuilding import rebuild
 from sklearn_sharpbalance.runtime.process import own_torch_modes
 
-__all__ = ["load_model", "save"]
-
 
 def save(estimator, path, *, optimizer=True) -> None:
     """Write a fitted ensemble to one file.

@@ -12,8 +12,6 @@ from onnx.helper import make_tensor_value_info as value_info
 from sklearn_sharpbalance.data.columns import Column, TableColumns
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["check_columns", "with_columns"]
-
 TAKEN = ("", "probabilities")  # names that a column must not have
 ML, ML_VERSION = "ai.onnx.ml", 4  # in which NaN is a key like any other
 

@@ -44,8 +44,6 @@ from sklearn_sharpbalance.persistence.allowed_names import (
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
 
-__all__ = ["rebuild"]
-
 # Parameters that depend on the machine that opens a file.
 SETTABLE = ("device", *OF_MACHINE, "verbose")
 # Parameters of the user's net by those of a member's net that wrap them.

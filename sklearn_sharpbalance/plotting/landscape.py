@@ -27,8 +27,6 @@ from sklearn_sharpbalance.plotting._base import (
 )
 from sklearn_sharpbalance.runtime.rng import random_stream
 
-__all__ = ["LossLandscapeDisplay"]
-
 # Margin of a slice around the members, relative to the distance of the first two.
 MARGIN = 0.25
 LOG_RANGE = 20  # the colours of a wider surface are logarithmic

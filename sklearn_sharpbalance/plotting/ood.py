@@ -22,8 +22,6 @@ from sklearn_sharpbalance.plotting._base import (
     tidy,
 )
 
-__all__ = ["OODDisplay"]
-
 N_BINS = 30
 
 

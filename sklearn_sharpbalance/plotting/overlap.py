@@ -4,8 +4,6 @@ import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = ["subset_overlap"]
-
 
 def subset_overlap(sam_masks):
     r"""Return the Jaccard index of each pair of sharpness-aware sets.

@@ -16,8 +16,6 @@ from sklearn_sharpbalance.plotting._base import (
     tidy,
 )
 
-__all__ = ["ReliabilityDisplay"]
-
 FEW = 10  # a bin with fewer samples is faint: its accuracy is mostly chance
 FAINT = 0.2  # opacity
 

@@ -7,8 +7,6 @@ from sklearn.utils.validation import check_is_fitted
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.plotting._base import GREY, SEQUENTIAL, Display
 
-__all__ = ["SearchDisplay"]
-
 
 class SearchDisplay(Display):
     """Heat map of the scores of a search over two parameters.

@@ -19,8 +19,6 @@ from sklearn_sharpbalance.plotting._base import (
     wrapped,
 )
 
-__all__ = ["TradeoffDisplay"]
-
 # A line through two points always fits.
 MIN_POINTS = 3
 # Length of an axis as a fraction of its largest value, at least.

@@ -15,22 +15,6 @@ from sklearn_sharpbalance._validation import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = [
-    "AllSelector",
-    "FlattestSelector",
-    "FlattestUnionSelector",
-    "FunctionSelector",
-    "NoneSelector",
-    "RandomSelector",
-    "SameSelector",
-    "SharpestSelector",
-    "SubsetSelector",
-    "check_masks",
-    "extreme_samples",
-    "selects_all",
-    "union_of_others",
-]
-
 
 class SubsetSelector(BaseEstimator, ABC):
     """Base class of all rules that choose the SAM set of each member.

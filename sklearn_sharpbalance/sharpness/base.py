@@ -15,8 +15,6 @@ from sklearn_sharpbalance._validation import (
 )
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 
-__all__ = ["FunctionScorer", "NetScorer", "SharpnessScorer", "is_of_package"]
-
 
 class SharpnessScorer(BaseEstimator, ABC):
     """Base class of all scorers.

@@ -18,8 +18,6 @@ from sklearn_sharpbalance.autodiff import (
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.sharpness.base import NetScorer
 
-__all__ = ["InputCurvatureScorer", "input_curvature"]
-
 
 def input_curvature(
     net,

@@ -29,17 +29,6 @@ from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.runtime.torch_internals import foreach_add_
 from sklearn_sharpbalance.sharpness.base import NetScorer, SharpnessScorer
 
-__all__ = [
-    "FisherTraceScorer",
-    "LastLayerGradientScorer",
-    "LossRiseScorer",
-    "LossScorer",
-    "fisher_trace",
-    "last_layer_gradient",
-    "loss_rise",
-    "per_sample_loss",
-]
-
 
 def fisher_trace(net, X, y, *, method="auto", chunk_size=None):
     r"""Return the trace of each sample's empirical Fisher matrix.

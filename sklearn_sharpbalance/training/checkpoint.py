@@ -39,8 +39,6 @@ from sklearn_sharpbalance.persistence.fingerprint import (
 from sklearn_sharpbalance.training.plan import Seeds
 from sklearn_sharpbalance.training.state_tree import state_from_tree, state_tree
 
-__all__ = ["CheckpointFolder", "FitCheckpoints", "fit_fingerprint"]
-
 KEPT = 2  # the last one, and the one before in case the last one is damaged
 NAME = re.compile(r"epoch-(\d{6,})\.safetensors")
 

@@ -7,8 +7,6 @@ from html import escape
 
 import numpy as np
 
-__all__ = ["FitDisplay", "Lines", "Steps", "duration", "open_display"]
-
 SHORTEST_FIT = 3.0  # seconds; a shorter one prints a line at its end only
 
 

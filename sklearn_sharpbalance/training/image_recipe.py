@@ -25,8 +25,6 @@ from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection.rules import selects_all
 from sklearn_sharpbalance.training.net_building import resolve_sam
 
-__all__ = ["image_recipe", "image_schedule", "warn_of_float_images"]
-
 
 class Size(NamedTuple):
     """Settings for fits of fewer than ``below`` images."""

@@ -17,8 +17,6 @@ from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.checkpoint import FitCheckpoints
 from sklearn_sharpbalance.training.plan import EnsembleState, is_due, remaining
 
-__all__ = ["EarlyStopping", "TrainingLoop", "fitted_or_before"]
-
 DEFAULT_PATIENCE = 10
 
 

@@ -32,15 +32,6 @@ from sklearn_sharpbalance.optim import OPTIMIZERS, SAM
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
 
-__all__ = [
-    "base_rate",
-    "build_net",
-    "renewed_member",
-    "renewed_net",
-    "resolve_sam",
-    "settings_in_force",
-]
-
 # Settings of the net that are shown if it has them.
 OPTIONS_SHOWN = (
     "module__width",

@@ -16,8 +16,6 @@ from sklearn_sharpbalance.persistence.fingerprint import (
     differences,
 )
 
-__all__ = ["check_partial_fit", "check_unchanged", "fixed_settings"]
-
 # Names of parameters of the ensemble that differ from those of the net.
 LABELS = {"module": "estimator"}
 FIXED = names_where(partial_fit="fixed")

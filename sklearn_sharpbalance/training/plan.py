@@ -12,20 +12,6 @@ from sklearn_sharpbalance.members import MemberState
 from sklearn_sharpbalance.members.schedules import Segment
 from sklearn_sharpbalance.members.weights import epochs_of
 
-__all__ = [
-    "EnsembleState",
-    "Seeds",
-    "cut_length",
-    "default_rho",
-    "draw_seeds",
-    "is_due",
-    "member_rho",
-    "plan_segments",
-    "pruning_epoch",
-    "remaining",
-    "warmup_length",
-]
-
 RADIUS = 0.05  # of an optimizer without a default
 SHORTEST_SEGMENT = 10  # epochs: collecting the members costs some milliseconds
 

@@ -64,16 +64,6 @@ from sklearn_sharpbalance.training.plan import (
 from sklearn_sharpbalance.training.progress import has_callbacks
 from sklearn_sharpbalance.training.table_recipe import table_step
 
-__all__ = [
-    "Inputs",
-    "Prepared",
-    "Samples",
-    "Start",
-    "prepare",
-    "read_samples",
-]
-
-
 NOT_OF_STREAMS = (
     "validation_fraction",
     "class_weight",

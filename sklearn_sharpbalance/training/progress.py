@@ -26,15 +26,6 @@ from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.selection.rules import selects_all
 from sklearn_sharpbalance.training.display import FitDisplay, open_display
 
-__all__ = [
-    "CallbackSupportMixin",
-    "FitProgress",
-    "announce",
-    "fit_name",
-    "has_callbacks",
-    "with_callbacks",
-]
-
 
 def has_callbacks(estimator) -> bool:
     """Whether an estimator has callbacks of scikit-learn."""

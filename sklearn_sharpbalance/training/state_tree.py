@@ -16,8 +16,6 @@ from sklearn_sharpbalance.persistence.fingerprint import describe
 from sklearn_sharpbalance.runtime.rng import BEFORE_TRAINING, epoch_seed, random_stream
 from sklearn_sharpbalance.training.plan import EnsembleState
 
-__all__ = ["member_from_tree", "member_tree", "state_from_tree", "state_tree"]
-
 
 def state_tree(state: EnsembleState) -> dict[str, Any]:
     """Return the state of an ensemble as plain values, arrays and tensors."""

@@ -11,8 +11,6 @@ from sklearn_sharpbalance.optim import MomentumSAM
 from sklearn_sharpbalance.selection.rules import selects_all
 from sklearn_sharpbalance.training.net_building import resolve_sam
 
-__all__ = ["table_recipe", "table_step"]
-
 LEARNING_RATE = 3e-3
 RHO = 0.1  # of Momentum-SAM
 MAX_DECAY = 3.0  # decoupled: multiplied by the learning rate in each step

@@ -44,13 +44,6 @@ from sklearn_sharpbalance.selection.rules import (
 from sklearn_sharpbalance.sharpness.base import SharpnessScorer, is_of_package
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
 
-__all__ = [
-    "EpochCount",
-    "PhasedTrainer",
-    "first_members",
-    "train_members",
-]
-
 
 class PhasedTrainer:
     """Trains members in the segments of a warm-up and a balanced phase.

@@ -12,8 +12,6 @@ from sklearn_sharpbalance.metrics.flatness._frame import (
     measure_members,
 )
 
-__all__ = ["average_case_sharpness", "sam_sharpness"]
-
 
 def _gaussian(noise, w, *, rho, adaptive):
     """Return ``eps ~ N(0, rho^2 diag(w^2))``, or without ``w`` if not adaptive."""

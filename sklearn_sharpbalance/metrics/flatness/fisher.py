@@ -13,8 +13,6 @@ from sklearn_sharpbalance.metrics.flatness._frame import (
 )
 from sklearn_sharpbalance.sharpness import fisher_trace, input_curvature
 
-__all__ = ["fisher_rao_norm", "mean_fisher_trace", "mean_input_curvature"]
-
 
 def _radial_derivatives(member, params, x, y):
     """Return ``<grad_w loss_n, w>`` of each sample, (B,), by two backward passes.

@@ -24,8 +24,6 @@ from sklearn_sharpbalance.metrics.flatness._frame import (
     measure_members,
 )
 
-__all__ = ["hessian_top_eigenvalue", "hessian_trace"]
-
 # Samples at a time; halved when memory runs out.
 CHUNK_SIZE = 128
 

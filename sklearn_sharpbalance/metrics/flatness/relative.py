@@ -12,8 +12,6 @@ from sklearn_sharpbalance.metrics.flatness._frame import (
     measure_members,
 )
 
-__all__ = ["relative_flatness"]
-
 
 def _last_layer(member, module):
     """Return the linear layer that is called last."""

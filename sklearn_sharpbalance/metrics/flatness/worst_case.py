@@ -28,8 +28,6 @@ from sklearn_sharpbalance.metrics.flatness._objectives import (
 )
 from sklearn_sharpbalance.runtime.process import torch_threads
 
-__all__ = ["adaptive_sharpness", "ascend"]
-
 MOMENTUM = 0.75
 INCREASING_SHARE = 0.75
 
