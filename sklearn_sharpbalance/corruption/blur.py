@@ -11,11 +11,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from sklearn_sharpbalance.corruption._base import (
-    ImageRng,
-    severity_constants,
-    to_uint8,
-)
+from sklearn_sharpbalance.corruption._base import ImageRng, severity_constants, to_uint8
 
 # For more pixels the matrix of a zoom blur takes hundreds of MiB.
 MAX_MATRIX_PIXELS = 2**18

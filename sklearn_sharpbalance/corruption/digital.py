@@ -5,16 +5,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from sklearn_sharpbalance.corruption._base import (
-    ImageRng,
-    severity_constants,
-    to_uint8,
-)
-from sklearn_sharpbalance.corruption.blur import (
-    bilinear,
-    gaussian_matrix,
-    separable,
-)
+from sklearn_sharpbalance.corruption._base import ImageRng, severity_constants, to_uint8
+from sklearn_sharpbalance.corruption.blur import bilinear, gaussian_matrix, separable
 
 
 def gaussian_noise(images: np.ndarray, severity: int, rng: ImageRng) -> np.ndarray:

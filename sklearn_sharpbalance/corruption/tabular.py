@@ -9,11 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from sklearn_sharpbalance._validation import check_seed
-from sklearn_sharpbalance.corruption._base import (
-    check_severity,
-    resolve,
-    stream_seed,
-)
+from sklearn_sharpbalance.corruption._base import check_severity, resolve, stream_seed
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 NOISE = (0.1, 0.2, 0.4, 0.6, 1.0)  # standard deviations

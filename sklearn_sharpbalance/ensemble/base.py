@@ -19,17 +19,10 @@ from sklearn_sharpbalance.data.inputs import (
     refuse_stream,
 )
 from sklearn_sharpbalance.data.labels import check_y
-from sklearn_sharpbalance.data.training_data import (
-    as_pairs,
-    is_dataset,
-    take_rows,
-)
+from sklearn_sharpbalance.data.training_data import as_pairs, is_dataset, take_rows
 from sklearn_sharpbalance.ensemble.params import NestedParamsMixin, check_params
 from sklearn_sharpbalance.ensemble.uncertainty import UncertaintyMixin
-from sklearn_sharpbalance.exceptions import (
-    InvalidInputError,
-    ModelFileError,
-)
+from sklearn_sharpbalance.exceptions import InvalidInputError, ModelFileError
 from sklearn_sharpbalance.members.shared_trunk import with_trunk
 from sklearn_sharpbalance.persistence.model_file import load_model, save
 from sklearn_sharpbalance.runtime.process import own_torch_modes, torch_threads

@@ -6,10 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sklearn_sharpbalance import metrics
-from sklearn_sharpbalance.evaluation._resampling import (
-    Draws,
-    weighted_ece,
-)
+from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_ece
 from sklearn_sharpbalance.metrics._checks import as_float
 from sklearn_sharpbalance.metrics._outputs import Outputs
 

@@ -6,11 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.model_selection import (
-    StratifiedKFold,
-    StratifiedShuffleSplit,
-    check_cv,
-)
+from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit, check_cv
 from torch.utils.data import Dataset, Subset
 
 from sklearn_sharpbalance._validation import check_choice

@@ -33,11 +33,7 @@ from sklearn_sharpbalance.evaluation.robustness import (
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics import adaptive_sharpness
-from sklearn_sharpbalance.metrics._outputs import (
-    last_step,
-    outputs_of,
-    reach_last_step,
-)
+from sklearn_sharpbalance.metrics._outputs import last_step, outputs_of, reach_last_step
 
 SHARPNESS_STREAM = 10_000
 

@@ -19,10 +19,7 @@ from sklearn_sharpbalance.evaluation._measures import (
     as_run,
     weighted_means,
 )
-from sklearn_sharpbalance.evaluation._resampling import (
-    Draws,
-    weighted_auroc,
-)
+from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_auroc
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._outputs import Outputs, outputs_of
 from sklearn_sharpbalance.metrics.ood import (
@@ -35,13 +32,7 @@ from sklearn_sharpbalance.metrics.ood import (
 
 
 def corruption_accuracy(
-    estimator,
-    X,
-    y,
-    *,
-    corruptions=None,
-    severities=SEVERITIES,
-    random_state=0,
+    estimator, X, y, *, corruptions=None, severities=SEVERITIES, random_state=0
 ):
     """Measure the accuracy of an ensemble and its members on corrupted samples.
 
@@ -139,11 +130,7 @@ def predict_corrupted(
     """Return the corrupted sets of each estimator; all of them share the samples."""
     check_arrays(X)
     sets = corrupted_sets(
-        X,
-        y,
-        corruptions=corruptions,
-        severities=severities,
-        random_state=random_state,
+        X, y, corruptions=corruptions, severities=severities, random_state=random_state
     )
     result: list[list[MeasuredSet]] = [[] for _ in estimators]
     for data in sets:

@@ -136,8 +136,7 @@ def _train_segments(loops, store, on_epochs):
         waiting = sum(n_fits[keys[i]] for i in group)
         try:
             results = train_ensembles(
-                [ensembles[i] for i in group],
-                on_epoch=partial(on_epochs, waiting),
+                [ensembles[i] for i in group], on_epoch=partial(on_epochs, waiting)
             )
         except OutOfDeviceMemoryError:
             half = len(group) // 2

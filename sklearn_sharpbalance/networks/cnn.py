@@ -3,11 +3,7 @@
 from torch import nn
 
 from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
-from sklearn_sharpbalance.networks._layers import (
-    PlainSequential,
-    conv3x3,
-    init_he,
-)
+from sklearn_sharpbalance.networks._layers import PlainSequential, conv3x3, init_he
 
 
 class SmallCNN(PlainSequential):

@@ -11,9 +11,7 @@ from sklearn_sharpbalance._validation import (
     check_numbers,
 )
 from sklearn_sharpbalance.exceptions import InvalidInputError
-from sklearn_sharpbalance.networks._layers import (
-    PlainSequential,
-)
+from sklearn_sharpbalance.networks._layers import PlainSequential
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,

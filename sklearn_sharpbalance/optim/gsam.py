@@ -4,11 +4,7 @@ import torch
 from torch.optim import SGD
 
 from sklearn_sharpbalance._validation import NON_NEGATIVE
-from sklearn_sharpbalance.optim._buckets import (
-    both_passes,
-    joint_dot,
-    scaled,
-)
+from sklearn_sharpbalance.optim._buckets import both_passes, joint_dot, scaled
 from sklearn_sharpbalance.optim.sam import SharpnessAwareOptimizer
 from sklearn_sharpbalance.runtime.torch_internals import (
     foreach_mul_,

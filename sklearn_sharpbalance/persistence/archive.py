@@ -21,11 +21,7 @@ from torch import Tensor
 
 from sklearn_sharpbalance._validation import printable
 from sklearn_sharpbalance.exceptions import FileNotWrittenError, ModelFileError
-from sklearn_sharpbalance.persistence.encoding import (
-    byte_view,
-    decode,
-    encode,
-)
+from sklearn_sharpbalance.persistence.encoding import byte_view, decode, encode
 
 FORMAT_VERSION = 1
 FORMAT = re.compile(r"sklearn-sharpbalance (\w+) (\d{1,9})")

@@ -21,11 +21,7 @@ from torch.utils.data import Dataset
 from torch.utils.hooks import RemovableHandle
 
 from sklearn_sharpbalance._validation import printable
-from sklearn_sharpbalance.data.training_data import (
-    ArrayRows,
-    TrainingData,
-    map_arrays,
-)
+from sklearn_sharpbalance.data.training_data import ArrayRows, TrainingData, map_arrays
 from sklearn_sharpbalance.persistence.encoding import byte_view
 from sklearn_sharpbalance.runtime.torch_internals import (
     hooks_of,

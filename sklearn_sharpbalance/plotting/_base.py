@@ -37,10 +37,7 @@ class Display:
     figure_: Any
 
     def _start(
-        self,
-        ax: Any,
-        figsize: tuple[float, float] = (5.0, 3.8),
-        square: bool = False,
+        self, ax: Any, figsize: tuple[float, float] = (5.0, 3.8), square: bool = False
     ) -> Any:
         """Return the axes to draw on: the given ones, or those of a new figure."""
         if ax is None:

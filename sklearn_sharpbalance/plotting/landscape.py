@@ -85,14 +85,7 @@ class LossLandscapeDisplay(Display):
     """
 
     def __init__(
-        self,
-        loss,
-        x,
-        y=None,
-        *,
-        positions=None,
-        position_names=None,
-        name=None,
+        self, loss, x, y=None, *, positions=None, position_names=None, name=None
     ):
         self.loss = loss
         self.x = x

@@ -8,11 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator
 
-from sklearn_sharpbalance._validation import (
-    POSITIVE_INTEGER,
-    check_call,
-    check_numbers,
-)
+from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_call, check_numbers
 from sklearn_sharpbalance.exceptions import DivergenceError, InvalidInputError
 
 

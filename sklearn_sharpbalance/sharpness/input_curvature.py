@@ -20,14 +20,7 @@ from sklearn_sharpbalance.sharpness.base import NetScorer
 
 
 def input_curvature(
-    net,
-    X,
-    y,
-    *,
-    step=1e-3,
-    n_directions=10,
-    chunk_size=512,
-    random_state=0,
+    net, X, y, *, step=1e-3, n_directions=10, chunk_size=512, random_state=0
 ):
     r"""Return the curvature of each sample's loss in the input.
 

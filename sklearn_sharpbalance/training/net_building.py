@@ -33,11 +33,7 @@ from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
 
 # Settings of the net that are shown if it has them.
-OPTIONS_SHOWN = (
-    "module__width",
-    "criterion__label_smoothing",
-    "optimizer__nesterov",
-)
+OPTIONS_SHOWN = ("module__width", "criterion__label_smoothing", "optimizer__nesterov")
 OF_BATCHES = "the ensemble assigns samples to batches itself."
 OF_WEIGHTS = f"{OF_BATCHES} Pass sample_weight to fit, or class_weight."
 OF_ITEMS = (

@@ -222,10 +222,7 @@ def read_samples(
     if estimator._warm_nets():
         _check_same_classes(found, estimator.classes_)
     weight = check_weights(
-        found,
-        codes,
-        sample_weight=sample_weight,
-        class_weight=params["class_weight"],
+        found, codes, sample_weight=sample_weight, class_weight=params["class_weight"]
     )
     item_shape = fmt.shape if fmt.kind == "dataset" else None
     data = TrainingData(X, codes, weight, item_shape=item_shape)

@@ -3,12 +3,7 @@
 from functools import partial
 
 import numpy as np
-from scipy.sparse.linalg import (
-    ArpackError,
-    ArpackNoConvergence,
-    LinearOperator,
-    eigsh,
-)
+from scipy.sparse.linalg import ArpackError, ArpackNoConvergence, LinearOperator, eigsh
 
 from sklearn_sharpbalance._validation import (
     NON_NEGATIVE,
@@ -150,14 +145,7 @@ def _top_eigenvalue(member, *, tol):
 
 
 def hessian_top_eigenvalue(
-    net,
-    X,
-    y,
-    *,
-    tol=1e-3,
-    n_samples=None,
-    random_state=None,
-    per_member=False,
+    net, X, y, *, tol=1e-3, n_samples=None, random_state=None, per_member=False
 ):
     r"""Largest eigenvalue of the Hessian of the loss in the weights, by Lanczos.
 
