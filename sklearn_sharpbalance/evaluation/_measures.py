@@ -9,6 +9,11 @@ from sklearn_sharpbalance import metrics
 from sklearn_sharpbalance.evaluation._resampling import Draws, weighted_ece
 from sklearn_sharpbalance.metrics._checks import as_float
 from sklearn_sharpbalance.metrics._outputs import Outputs
+from sklearn_sharpbalance.metrics.diversity import (
+    sample_disagreement,
+    sample_kl,
+    sample_variance,
+)
 
 PARTS = ("members", "ensemble")
 
@@ -193,24 +198,7 @@ def _sample_brier(outputs: Outputs, codes: np.ndarray) -> dict[Key, np.ndarray]:
 def _sample_diversity(probas: np.ndarray) -> dict[Key, np.ndarray]:
     """Return disagreement, variance and KL divergence of the members, (N,) each."""
     return {
-        Key("disagreement"): _sample_disagreement(probas),
-        Key("variance"): probas.var(axis=0, ddof=1, dtype=np.float64).sum(axis=-1),
-        Key("kl"): _sample_kl(probas),
+        Key("disagreement"): sample_disagreement(probas.argmax(axis=-1)),
+        Key("variance"): sample_variance(probas),
+        Key("kl"): sample_kl(probas),
     }
-
-
-def _sample_disagreement(probas: np.ndarray) -> np.ndarray:
-    """Return the fraction of the pairs of members that differ, (N,)."""
-    M, _, C = probas.shape
-    votes = np.eye(C)[probas.argmax(-1)].sum(axis=0)  # (N, C)
-    return 1 - (votes * (votes - 1)).sum(axis=1) / (M * (M - 1))
-
-
-def _sample_kl(probas: np.ndarray, eps: float = 1e-12) -> np.ndarray:
-    """Return the mean divergence over ordered pairs of members, (N,)."""
-    M = len(probas)
-    p = probas.astype(np.float64)
-    logs = np.log(np.maximum(p, eps))
-    same = np.einsum("mnc,mnc->n", p, logs)  # sum over pairs with i = j
-    every = np.einsum("nc,nc->n", p.sum(axis=0), logs.sum(axis=0))  # sum over i, j
-    return (M * same - every) / (M * (M - 1))

@@ -22,26 +22,39 @@ SMALLEST_OF_KL = 1e-12
 CHUNK = 512
 
 
-def _chunks(outputs):
-    """Yield float64 copies (M, B * C) of a few samples, and an array for a result.
-
-    Both are views of two buffers that all chunks share: new memory for each chunk would
-    cost as much as the arithmetic.
-    """
-    M, N, C = outputs.shape
-    values = np.empty((M, min(CHUNK, N) * C))
-    result = np.empty_like(values)
-    for start in range(0, N, CHUNK):
-        rows = outputs[:, start : start + CHUNK].reshape(M, -1)
-        size = rows.shape[1]
-        values[:, :size] = rows
-        yield values[:, :size], result[:, :size]
+def _by_sample(function, outputs):
+    """Return ``function`` of float64 copies (M, B, C) of a few samples each, (N,)."""
+    starts = range(0, outputs.shape[1], CHUNK)
+    parts = (outputs[:, start : start + CHUNK] for start in starts)
+    return np.concatenate([function(part.astype(np.float64)) for part in parts])
 
 
-def _mean_over_pairs(matrix: np.ndarray) -> float:
-    """Return the mean off the diagonal of an (M, M) matrix; M is at least 2."""
-    M = len(matrix)
-    return float((matrix.sum() - np.trace(matrix)) / (M * (M - 1)))
+def sample_disagreement(predictions: np.ndarray) -> np.ndarray:
+    """Return the fraction of pairs of members that differ, (N,), from (M, N)."""
+    M = len(predictions)
+    n_differing = sum(
+        (predictions[m + 1 :] != predictions[m]).sum(axis=0) for m in range(M)
+    )
+    return n_differing / max(M * (M - 1) / 2, 1)
+
+
+def sample_variance(outputs: np.ndarray) -> np.ndarray:
+    """Return the members' variance, summed over classes, (N,)."""
+    return _by_sample(lambda part: part.var(axis=0, ddof=1).sum(axis=-1), outputs)
+
+
+def sample_kl(probas: np.ndarray) -> np.ndarray:
+    """Return the mean divergence over ordered pairs of members, (N,)."""
+
+    def of_part(p):  # (M, B, C)
+        M = len(p)
+        logs = np.log(np.maximum(p, SMALLEST_OF_KL))
+        same = np.einsum("mnc,mnc->n", p, logs)  # sum over pairs with i = j
+        every = np.einsum("nc,nc->n", p.sum(axis=0), logs.sum(axis=0))  # over i, j
+        # Rounding may give -1e-17 for equal members.
+        return np.maximum(M * same - every, 0.0) / (M * (M - 1))
+
+    return _by_sample(of_part, probas)
 
 
 def _of_one_member(metric: str) -> float:
@@ -52,11 +65,6 @@ def _of_one_member(metric: str) -> float:
         depth=2,
     )
     return 0.0
-
-
-def _disagreement_of(predictions):
-    """Return the fraction of samples on which members differ, (M, M), from (M, N)."""
-    return np.stack([(predictions != row).mean(axis=1) for row in predictions])
 
 
 def disagreement(member_probas):
@@ -82,7 +90,7 @@ def disagreement(member_probas):
     predictions = check_member_probas(member_probas).argmax(axis=-1)  # (M, N)
     if len(predictions) == 1:
         return _of_one_member("disagreement")
-    return _mean_over_pairs(_disagreement_of(predictions))
+    return float(sample_disagreement(predictions).mean())
 
 
 def disagreement_error_ratio(y_true, member_probas, *, labels=None):
@@ -129,7 +137,7 @@ def disagreement_error_ratio(y_true, member_probas, *, labels=None):
             "zero; returning 0.0."
         )
         return 0.0
-    return float(_mean_over_pairs(_disagreement_of(predictions)) / error)
+    return float(sample_disagreement(predictions).mean() / error)
 
 
 def unique_predictions(member_probas, *, per_sample=False):
@@ -185,24 +193,9 @@ def variance_diversity(member_probas):
     0.16
     """
     outputs = check_member_outputs(member_probas)
-    M, N, _ = outputs.shape
-    if M == 1:
+    if len(outputs) == 1:
         return _of_one_member("variance_diversity")
-    total = 0.0
-    for chunk, gaps in _chunks(outputs):  # (M, B * C)
-        np.subtract(chunk, chunk.mean(axis=0), out=gaps)
-        total += np.einsum("mk,mk->", gaps, gaps)
-    return float(total / (N * (M - 1)))
-
-
-def _pairwise_kl(probas):
-    """Return the mean KL(p_i || p_j) of each ordered pair of members, (M, M)."""
-    cross = np.zeros((len(probas), len(probas)))
-    for p, logs in _chunks(probas):  # (M, B * C)
-        np.log(np.maximum(p, SMALLEST_OF_KL, out=logs), out=logs)
-        cross += p @ logs.T  # (M, M): sum of p_i log p_j
-    kl = (np.diag(cross)[:, None] - cross) / probas.shape[1]
-    return np.maximum(kl, 0.0)  # rounding may give -1e-17 for equal members
+    return float(sample_variance(outputs).mean())
 
 
 def kl_diversity(member_probas):
@@ -236,7 +229,7 @@ def kl_diversity(member_probas):
     probas = check_member_probas(member_probas)
     if len(probas) == 1:
         return _of_one_member("kl_diversity")
-    return _mean_over_pairs(_pairwise_kl(probas))
+    return float(sample_kl(probas).mean())
 
 
 def ensemble_improvement_rate(

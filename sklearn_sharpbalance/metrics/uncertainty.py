@@ -1,12 +1,12 @@
 """The parts of predictive uncertainty."""
 
-from itertools import combinations
 from typing import NamedTuple
 
 import numpy as np
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.metrics._checks import check_member_probas
+from sklearn_sharpbalance.metrics.diversity import sample_disagreement
 from sklearn_sharpbalance.metrics.ood import mutual_information, predictive_entropy
 
 
@@ -70,12 +70,5 @@ def uncertainty_parts(member_probas, *, kind="entropy"):
         total=total,
         aleatoric=aleatoric,
         epistemic=epistemic,
-        disagreement=_disagreement(probas.argmax(axis=-1)),
+        disagreement=sample_disagreement(probas.argmax(axis=-1)),
     )
-
-
-def _disagreement(predictions):
-    """Return the fraction of pairs that differ for each sample, from (M, N)."""
-    if len(predictions) == 1:
-        return np.zeros(predictions.shape[1])
-    return np.mean([a != b for a, b in combinations(predictions, 2)], axis=0)
