@@ -132,7 +132,12 @@ class BaseDeepEnsemble(
         return self._aggregate(self._logits(X))
 
     def predict_log_proba(self, X):
-        """Predict logarithms of class probabilities; X is as in ``predict_proba``.
+        """Predict logarithms of class probabilities.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Returns
         -------
@@ -142,7 +147,12 @@ class BaseDeepEnsemble(
         return np.log(np.maximum(self.predict_proba(X), tiny))
 
     def predict(self, X):
-        """Predict classes; X is as in ``predict_proba``.
+        """Predict classes.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Returns
         -------
@@ -154,7 +164,10 @@ class BaseDeepEnsemble(
     def decision_function(self, X):
         """Return scores of the classes; the predicted class has the highest.
 
-        X is as in ``predict_proba``.
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Returns
         -------
@@ -173,7 +186,12 @@ class BaseDeepEnsemble(
         return scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores
 
     def member_predict_proba(self, X):
-        """Predict class probabilities by each member; X is as in ``predict_proba``.
+        """Predict class probabilities by each member.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Returns
         -------
@@ -183,7 +201,12 @@ class BaseDeepEnsemble(
         return softmax(logits.astype(np.float64), axis=-1)
 
     def member_decision_function(self, X):
-        """Return the logits of each member; X is as in ``predict_proba``.
+        """Return the logits of each member.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Returns
         -------
@@ -196,8 +219,13 @@ class BaseDeepEnsemble(
     def member_inputs(self, X):
         """Return validated samples in the layout that the modules take.
 
-        Use it for measurements on single members. X is as in ``predict_proba``. It
-        raises if the layout differs from that of the fit.
+        Use it for measurements on single members. It raises if the layout differs from
+        that of the fit.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Returns
         -------
@@ -228,7 +256,12 @@ class BaseDeepEnsemble(
         """Predict class probabilities by the first member, the first two, and so on.
 
         The last stage is ``predict_proba``. Soups and "best_member" raise, because they
-        choose or merge members in ``fit``. X is as in ``predict_proba``.
+        choose or merge members in ``fit``.
+
+        Parameters
+        ----------
+        X : array-like, dict of arrays or Dataset
+            Samples as in ``fit``.
 
         Yields
         ------

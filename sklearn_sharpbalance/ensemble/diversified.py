@@ -63,27 +63,59 @@ class DiversifiedEnsembleClassifier(BaseDeepEnsemble):
     train_transform : {"auto", "crop_flip"}, callable or None, default="auto"
         Augmentation of a batch on the device, the same for all members. "auto" is that
         of :class:`SharpBalanceEnsembleClassifier`; with ``shared_trunk`` it is None.
-    n_buffer, aggregation, validation_fraction, class_weight, warm_start
-        As in :class:`SharpBalanceEnsembleClassifier`.
+    n_buffer : int or None, default=None
+        Items of a Dataset to keep in memory; None is what needs half of the free
+        memory. More are kept in a temporary file. 0 reads an item whenever it is used,
+        as is done with random items.
+    aggregation : str, Aggregation or callable, default="mean_logit"
+        How members are combined: "mean_logit", "mean_proba", "majority",
+        "uniform_soup", "greedy_soup", "best_member" or "temperature", an object, or a
+        function of logits (M, N, C).
+    validation_fraction : float or None, default=None
+        Fraction of the samples in the validation set, stratified.
+    class_weight : dict, "balanced" or None, default=None
+        Weights of the classes in the loss.
+    warm_start : bool, default=False
+        Start the next ``fit`` from the fitted weights.
     device : str, default="auto"
         "auto" uses CUDA if available. All members share one device.
-    precision, checkpoint_dir, random_state, verbose
-        As in :class:`SharpBalanceEnsembleClassifier`.
+    precision : {"auto", "float32", "tf32", "bf16", "fp16"}, default="auto"
+        Precision of forward and backward passes; "auto" is bf16 for images on a GPU.
+    checkpoint_dir : str, path-like or None, default=None
+        Folder in which ``fit`` saves its state; the same fit resumes from it.
     callbacks : list or None, default=None
         skorch callbacks of each member, which are called at the start and the end of
         epochs. Members stop together, when callbacks have stopped each of them.
+    random_state : int, RandomState instance or None, default=None
+        Source of all randomness.
+    verbose : int, default=0
+        1 prints what is trained and shows a bar with the time left, or a line every 15
+        seconds where output is no terminal or notebook. 2 prints every epoch.
     **nested
         ``estimator__...`` and ``aggregation__...`` set parameters of these parts.
 
     Attributes
     ----------
-    classes_, estimators_, heads_, trunk_, train_indices_, settings_
-        See :class:`SharpBalanceEnsembleClassifier`.
+    classes_ : ndarray of shape (C,)
+        Class labels, in the order of the columns of ``predict_proba``.
+    estimators_ : list of NeuralNetClassifier
+        The fitted members, including the trunk if there is one.
+    heads_ : list of NeuralNetClassifier
+        The trained nets: members without the trunk.
+    trunk_ : Trunk or None
+        The shared trunk, if there is one.
+    train_indices_ : ndarray of shape (N,)
+        Rows of X that were used for training, without the validation set.
     history_ : list of list of dict
         Records of each member, one per epoch, with the common ``diversity_loss``.
     engine_ : EngineChoice
         "stacked", one batched computation for MLP-like members, or "modules", one
         member after the other, the reason for the choice, and the threads of torch.
+    settings_ : dict
+        Settings that the fit used, with defaults filled in: ``lr``, ``lr_schedule``,
+        ``max_epochs``, ``batch_size``, ``optimizer``, ``weight_decay``,
+        ``train_transform``, ``device``, ``precision`` and ``threads``; if they are
+        set, ``width``, ``label_smoothing`` and ``nesterov``.
     n_iter_ : int
         Epochs that were run.
 
