@@ -10,18 +10,17 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-import matplotlib
 import pytest
-import torch
-from threadpoolctl import threadpool_limits
 
-from sklearn_sharpbalance.training import plan
-from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
+# The process that distributes the tests imports no libraries.
 
-matplotlib.use("Agg")
+os.environ["MPLBACKEND"] = "Agg"
 
 # Several test processes share the cores: one thread each, in their children too.
 if "PYTEST_XDIST_WORKER" in os.environ:
+    import torch
+    from threadpoolctl import threadpool_limits
+
     torch.set_num_threads(1)
     threadpool_limits(1, user_api="blas")
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -49,9 +48,18 @@ class WithoutKernels:
 def pytest_configure(config):
     if find_spec("triton") is None:
         config.pluginmanager.register(WithoutKernels())
+    if config.getoption("dist") == "no":  # the filter imports scikit-learn
+        warning = "sklearn.exceptions.DataConversionWarning"
+        config.addinivalue_line("filterwarnings", f"error::{warning}")
+
+
+def pytest_collection():
+    gc.disable()  # the objects that tests need while they are imported stay
 
 
 def pytest_collection_modifyitems(items):
+    import torch
+
     if torch.cuda.is_available():
         return
     skip = pytest.mark.skip(reason="needs a CUDA device")
@@ -64,6 +72,7 @@ def pytest_collection_finish():
     """Exclude objects that are never freed from garbage collection."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture
@@ -106,12 +115,17 @@ def interpreted():
 @pytest.fixture
 def every_epoch(monkeypatch):
     """Let fits of up to ten epochs write a checkpoint after every epoch."""
+    from sklearn_sharpbalance.training import plan
+
     monkeypatch.setattr(plan, "SHORTEST_SEGMENT", 1)
 
 
 @contextmanager
 def copied_writes(folder):
     """Write after every epoch; yield copies of the checkpoints, one for each write."""
+    from sklearn_sharpbalance.training import plan
+    from sklearn_sharpbalance.training.checkpoint import CheckpointFolder
+
     copies, write = [], CheckpointFolder.write
 
     def write_and_copy(self, *args, **kwargs):
