@@ -32,7 +32,7 @@ PAGES = sorted(
 )
 TEXTS = [*PAGES, RESULTS, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING"))]
 PACKAGE = sklearn_sharpbalance.__name__
-RECIPES = ("fastapi", "mlflow", "shap")  # blocks with them need not run
+RECIPES = ("fastapi", "mlflow", "shap")  # blocks with them run in a slow test
 PUBLIC = [
     PACKAGE,
     *(
@@ -247,14 +247,15 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
 
 
-def lacks_a_package(code):
+def of_recipes(code):
+    """Return the packages of recipes that a block imports."""
     imported = re.findall(r"^(?:import|from) (\w+)", code, flags=re.M)
-    return any(name in RECIPES and find_spec(name) is None for name in imported)
+    return {*RECIPES}.intersection(imported)
 
 
-def run_blocks(page, names):
+def run_blocks(page, names, recipes=()):
     for number, code in enumerate(blocks(page)):
-        if lacks_a_package(code):
+        if not of_recipes(code) <= {*recipes}:
             continue
         with redirect_stdout(io.StringIO()):
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)
@@ -264,6 +265,12 @@ def run_blocks(page, names):
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=relative)
 def test_code_of_the_pages_runs(page, names):
     run_blocks(page, names)
+
+
+@pytest.mark.slow
+def test_recipes_of_other_packages_run(names):
+    installed = [name for name in RECIPES if find_spec(name)]
+    run_blocks(DOCS / "user_guide" / "production.md", names, installed)
 
 
 def test_code_of_the_readme_runs_as_pasted(names):

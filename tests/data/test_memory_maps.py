@@ -20,7 +20,7 @@ from sklearn_sharpbalance.engine.stacked import engine as stacked_engine
 from sklearn_sharpbalance.sharpness import LossScorer
 from tests.cases import rest_slow
 from tests.data.test_huge_input import Coarse
-from tests.training.killing import MB, start_in_child
+from tests.training.killing import MB, call_in_child
 
 N = 48
 FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
@@ -159,7 +159,7 @@ def fit_and_predict(layout, held_out, path):
     limit = anonymous("VmData") + X.nbytes // 10
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     peaks = [peak_of(partial(call, X)) for call in (partial(clf.fit, y=y), clf.predict)]
-    Path(path).write_text(" ".join(map(str, [X.nbytes, *peaks])))
+    path.write_text(" ".join(map(str, [X.nbytes, *peaks])))
 
 
 def peak_of(run):
@@ -182,10 +182,9 @@ def peak_of(run):
 @pytest.mark.parametrize("held_out", [None, 0.1])
 @pytest.mark.parametrize("layout", SHAPES)
 def test_a_map_stays_on_disk(layout, held_out, tmp_path):
-    process = start_in_child(fit_and_predict, layout, held_out, str(tmp_path / "peak"))
-    process.join(900)
-    assert process.exitcode == 0
-    size, fit, predict = map(int, (tmp_path / "peak").read_text().split())
+    path = tmp_path / "peak"
+    call_in_child(fit_and_predict, layout, held_out, path, patience=900)
+    size, fit, predict = map(int, path.read_text().split())
     assert size >= 1000 * MB
     assert fit < size / 10
     assert predict < size / 10

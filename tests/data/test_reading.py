@@ -21,7 +21,7 @@ from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarni
 from tests.cases import KINDS, Items, assert_same_members, make_images, rest_slow, table
 from tests.data.test_huge_input import Coarse
 from tests.data.test_memory_maps import MB, peak_of
-from tests.training.killing import start_in_child
+from tests.training.killing import call_in_child
 
 N, MORE = 48, 17  # items; reads of the layout and of the test for random items
 FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
@@ -177,15 +177,13 @@ def fit_and_watch(path, n_buffer):
     training_data.MAX_BATCH_BYTES = MB
     clf = DeepEnsembleClassifier(Coarse, **params, n_buffer=n_buffer)
     clf.fit(np.stack([image] * 64), np.arange(64) % 2)  # libraries
-    Path(path).write_text(str(peak_of(partial(clf.fit, items))))
+    path.write_text(str(peak_of(partial(clf.fit, items))))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("n_buffer", "fraction"), [(None, 1.0), (9, 0.0)])
 def test_the_peak_of_memory_is_the_array(n_buffer, fraction, tmp_path):
-    process = start_in_child(fit_and_watch, str(tmp_path / "peak"), n_buffer)
-    process.join(300)
-    assert process.exitcode == 0
+    call_in_child(fit_and_watch, tmp_path / "peak", n_buffer, patience=300)
     size = 24_000 * 64 * 64 * 3
     assert int((tmp_path / "peak").read_text()) < fraction * size + 30 * MB
 

@@ -1,14 +1,13 @@
 """Mutate the content of files, sign them again, and open them with limits.
 
-Run as ``python -m tests.persistence.fuzz MODEL COUNT FOLDER`` in a process of its own,
-because a mutation may end it.
+In a process of its own, because a mutation may end it.
 """
 
 import copy
 import json
 import resource
 import signal
-import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -204,8 +203,8 @@ def _too_long(*_):
     raise TimeoutError("a file took too long")
 
 
-def main(name, count, folder):
-    torch.set_num_threads(1)
+def fitted(name, folder):
+    """Return an ensemble, its data and the path of its file."""
     X, y = small_data()
     if name == "frame":
         X = frame(X)
@@ -217,30 +216,33 @@ def main(name, count, folder):
         (path,) = (folder / "fit").iterdir()
     else:
         clf.save(path)
+    return clf, X, y, path
+
+
+def try_mutated(name, count, folder, log):
+    """Open ``count`` mutated files; write the number of each to ``log`` before."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    clf, X, y, path = fitted(name, folder)
     content, rng = read(path), np.random.default_rng(len(name))
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
     signal.signal(signal.SIGALRM, _too_long)
-    ends = {"refused": 0, "used": 0}
+    refused = 0
     for i in range(count):
         tree = mutated(*content, rng)
-        print(name, i, flush=True)  # the last one, if the process ends
+        log.write_text(f"{name}, file {i}")  # the last one, if the process ends
         if tree[1].get("finished") is True:
             tree[1]["finished"] = bool(rng.integers(2))
         write(path, *tree)
         signal.alarm(SECONDS)
         try:
             use(path, clf, X, y, PASSED.get(name, {}))
-            ends["used"] += 1
         except SharpBalanceError:
-            ends["refused"] += 1
+            refused += 1
         finally:
             signal.alarm(0)
         for other in path.parent.glob("epoch-*"):
             other.unlink()
-    print(ends)
-    assert ends["refused"] > 0.2 * count
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))
+    assert refused > 0.2 * count
+    log.write_text("done")

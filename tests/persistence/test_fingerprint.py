@@ -2,10 +2,6 @@
 
 import functools
 import importlib
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -23,6 +19,7 @@ from sklearn_sharpbalance.persistence.fingerprint import (
     stable_hash,
 )
 from tests.cases import rest_slow
+from tests.training.killing import call_in_child
 
 rng = np.random.default_rng(0)
 y = np.arange(40) % 2
@@ -157,25 +154,24 @@ def test_a_users_dataset_is_described_by_its_attributes():
     assert len(texts) == 1 + len(others)
 
 
-def test_names_are_the_same_in_another_process():
+WITH_SET = "def f(x): return x in {'a', 'b', 'c', 'd', 'e'} or [y for y in x]"
+
+
+def names_of_a_cell():
+    here = cell(line=WITH_SET)
+    return " ".join(code_name(here[name]) for name in ("Module", "f"))
+
+
+def names_to_file(path):
+    path.write_text(names_of_a_cell())
+
+
+def test_names_are_the_same_in_another_process(tmp_path):
     """Sets of text have another order there."""
-    line = "def f(x): return x in {'a', 'b', 'c'} or [y for y in x]"
-    names = "import numpy as np, torch; from torch import nn\n"
-    names += "from sklearn_sharpbalance.persistence.fingerprint import code_name\n"
-    script = names + f"exec({CELL.format(**SAME | {'line': line})!r})\n"
-    script += "print(code_name(Module), code_name(f))"
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env=os.environ | {"PYTHONHASHSEED": "5"},
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    here = cell(line=line)
-    expected = [code_name(here["Module"]), code_name(here["f"])]
-    assert done.stdout.split() == expected
-    assert all(name.endswith("]") for name in expected)
+    call_in_child(names_to_file, tmp_path / "names")
+    names = names_of_a_cell()
+    assert (tmp_path / "names").read_text() == names
+    assert all(name.endswith("]") for name in names.split())
 
 
 @pytest.mark.parametrize("folder", ["site-packages", "dist-packages", "project"])

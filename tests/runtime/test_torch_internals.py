@@ -1,6 +1,5 @@
 """Steps of torch's optimizers without the import of its compiler."""
 
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ from sklearn_sharpbalance.runtime.torch_internals import (
     step_of,
 )
 from tests.cases import rest_slow
+from tests.training.killing import call_in_child
 
 OPTIMIZERS = [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop]
 
@@ -62,28 +62,27 @@ def test_optimizer_with_an_overridden_step_keeps_it(no_compiler):
     assert weight.item() == 0.5
 
 
-@pytest.mark.parametrize("control", rest_slow([False, True]))
-def test_torch_is_restored(control):
-    """In a new process, since other tests have imported the compiler."""
-    script = f"""
-import sys, torch
-from torch.optim import Optimizer, SGD
-from sklearn_sharpbalance.runtime.process import WITHOUT_COMPILER_IMPORT
-functions = [getattr(Optimizer, name).__wrapped__ for name in {HIDDEN_METHODS}]
-with WITHOUT_COMPILER_IMPORT:
+def use_an_optimizer(with_torch_alone):
+    assert "torch._dynamo" not in sys.modules
+    functions = [getattr(Optimizer, name).__wrapped__ for name in HIDDEN_METHODS]
     with WITHOUT_COMPILER_IMPORT:
-        pass
-    assert all(hasattr(f, {HIDDEN_FORM!r}) for f in functions)
-    optimizer = SGD([torch.zeros(1)])
-    optimizer.zero_grad()
-    optimizer.load_state_dict(optimizer.state_dict())
-assert not any(hasattr(f, {HIDDEN_FORM!r}) for f in functions)
-assert "torch._dynamo" not in sys.modules
-if {control}:  # torch itself imports the compiler
-    SGD([torch.zeros(1)])
-    assert "torch._dynamo" in sys.modules
-"""
-    subprocess.run([sys.executable, "-c", script], check=True)
+        with WITHOUT_COMPILER_IMPORT:
+            pass
+        assert all(hasattr(f, HIDDEN_FORM) for f in functions)
+        optimizer = torch.optim.SGD([torch.zeros(1)])
+        optimizer.zero_grad()
+        optimizer.load_state_dict(optimizer.state_dict())
+    assert not any(hasattr(f, HIDDEN_FORM) for f in functions)
+    assert "torch._dynamo" not in sys.modules
+    if with_torch_alone:  # torch itself imports the compiler
+        torch.optim.SGD([torch.zeros(1)])
+        assert "torch._dynamo" in sys.modules
+
+
+@pytest.mark.parametrize("with_torch_alone", rest_slow([False, True]))
+def test_torch_is_restored(with_torch_alone):
+    """In another process, since other tests have imported the compiler."""
+    call_in_child(use_an_optimizer, with_torch_alone)
 
 
 def test_nothing_is_changed_if_the_compiler_is_imported():

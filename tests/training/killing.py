@@ -141,6 +141,15 @@ def start_in_child(function, *args):
     return process
 
 
+def call_in_child(function, *args, patience=120):
+    """Call a function of a module in another process; it must end without error."""
+    process = start_in_child(function, *args)
+    process.join(patience)
+    exitcode = process.exitcode
+    process.kill()
+    assert exitcode == 0
+
+
 def peak_to_file(prepare, path):
     """Write the peak memory of a call in bytes; runs in the child process."""
     import psutil
@@ -150,12 +159,10 @@ def peak_to_file(prepare, path):
     before = psutil.Process().memory_info().rss
     run()
     peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    Path(path).write_text(str(peak - before))
+    path.write_text(str(peak - before))
 
 
 def peak_of(prepare, tmp_path, patience=120):
     """Return the peak memory of calling what ``prepare()`` returns, in a child."""
-    process = start_in_child(peak_to_file, prepare, str(tmp_path / "peak"))
-    process.join(patience)
-    assert process.exitcode == 0
+    call_in_child(peak_to_file, prepare, tmp_path / "peak", patience=patience)
     return int((tmp_path / "peak").read_text())
