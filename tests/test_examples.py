@@ -22,6 +22,7 @@ LONG = (
     "plot_compare_methods_digits",
     "plot_custom_scorer_and_selector",
     "plot_evaluate_report",
+    "plot_finetune_backbone",
     "plot_finetune_frozen_trunk_sed",
     "plot_loss_landscape",
     "plot_search",

@@ -12,6 +12,7 @@ ORDER = [
     "plot_loss_landscape.py",
     "plot_theory_bounds.py",
     "plot_custom_scorer_and_selector.py",
+    "plot_finetune_backbone.py",
     "plot_finetune_frozen_trunk_sed.py",
     "plot_text_classification.py",
 ]

@@ -1,6 +1,8 @@
 """The state of a member between two phases: plain values that can be pickled."""
 
+import fnmatch
 import inspect
+import re
 from dataclasses import dataclass, field
 from numbers import Real
 from types import NoneType
@@ -107,6 +109,28 @@ def _initialize(net):
             f"The module of a member has no weights to train: {len(weights)} weights, "
             "all with requires_grad=False. Leave some of them trainable."
         )
+    _check_groups(net)
+
+
+def _check_groups(net):
+    """Raise if a parameter group has no weights: skorch would ignore it."""
+    names = [name for name, _ in net.get_all_learnable_params()]
+    for key, groups in net.get_params(deep=False).items():
+        if not key.endswith("__param_groups"):
+            continue
+        # A pattern that begins with "module." has two forms in a member.
+        asked = {_outside(pattern) for pattern, _ in groups}
+        found = {_outside(p) for p, _ in groups if fnmatch.filter(names, p)}
+        if asked - found:
+            raise InvalidInputError(
+                f"estimator__{key} has the pattern {min(asked - found)!r}, but no "
+                f"weight has such a name: {', '.join(map(_outside, names[:4]))}, ..., "
+                f"{', '.join(map(_outside, names[-2:]))}."
+            )
+
+
+def _outside(name):
+    return re.sub(r"^(module\.)+", "", name)
 
 
 def restore(net, state, *, from_file=False):

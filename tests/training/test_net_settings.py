@@ -227,6 +227,13 @@ def test_parameter_groups_use_the_names_of_the_users_module(pattern):
     assert not torch.allclose(*last, atol=1e-3)
 
 
+def test_parameter_groups_without_weights_raise():
+    groups = [("lin1.*", {"lr": 0.0}), ("head.*", {"lr": 1.0})]
+    clf = DeepEnsembleClassifier(Module, estimator__optimizer__param_groups=groups)
+    with pytest.raises(InvalidInputError, match=r"pattern 'head.*lin2\.bias"):
+        clf.fit(X, y)
+
+
 def frozen():
     return Module().requires_grad_(False)
 
