@@ -216,6 +216,8 @@ def names(fitted, tmp_path, monkeypatch):
     monkeypatch.setitem(NET_DEFAULTS, "max_epochs", 2)
     monkeypatch.setattr(table_recipe, "EPOCHS", (2, 2))
     monkeypatch.setattr(image_recipe, "EPOCHS", (1, 1))
+    narrow = tuple(size._replace(width=4) for size in image_recipe.SIZES)
+    monkeypatch.setattr(image_recipe, "SIZES", narrow)
     monkeypatch.setattr(image_recipe, "PASSED_IMAGES", 0)
     X, y, clf, deep = fitted
     rng = np.random.default_rng(0)

@@ -85,6 +85,7 @@ def test_examples_run(path, tmp_path):
     assert run.returncode == 0, run.stderr
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_sources_runs(tmp_path, monkeypatch):
     script = EXAMPLES / "benchmarks" / "bench_data.py"
     monkeypatch.syspath_prepend(script.parent)

@@ -25,7 +25,8 @@ from tests.training.killing import call_in_child
 
 N, MORE = 48, 17  # items; reads of the layout and of the test for random items
 FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
-X, Y = make_images(N, 10, 9), np.arange(N) % 3
+NARROW, OF_IMAGES = FEW | {"estimator__module__width": 4}, FEW | {"estimator": Coarse}
+X, Y = make_images(N, 17, 16), np.arange(N) % 3
 
 
 def images():
@@ -38,8 +39,8 @@ def rows():
 
 
 CASES = {
-    "images": (images, (X, np.array(list("abc"))[Y])),
-    "table": (rows, table(N)),
+    "images": (images, (X, np.array(list("abc"))[Y]), NARROW),
+    "table": (rows, table(N), FEW),
 }
 
 
@@ -47,11 +48,11 @@ CASES = {
 @pytest.mark.parametrize("kind", rest_slow(KINDS))
 @pytest.mark.parametrize("held_out", [None, 0.25])
 def test_items_are_read_once_and_give_the_members_of_an_array(case, kind, held_out):
-    make, given = CASES[case]
-    items, clf = make(), kind(**FEW, validation_fraction=held_out)
+    make, given, few = CASES[case]
+    items, clf = make(), kind(**few, validation_fraction=held_out)
     clf.fit(items)
     assert len(items.read) == N + MORE
-    want = kind(**FEW, validation_fraction=held_out).fit(*given)
+    want = kind(**few, validation_fraction=held_out).fit(*given)
     assert_same_members(clf, want)
     assert clf.engine_ == want.engine_
     assert clf.score(items) == want.score(*given)
@@ -63,11 +64,12 @@ def test_more_items_than_the_buffer_are_kept_in_a_file(
     case, held_out, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    make, given = CASES[case]
-    items, clf = make(), SharpBalance(**FEW, validation_fraction=held_out, n_buffer=9)
+    make, given, _ = CASES[case]
+    few = (OF_IMAGES if case == "images" else FEW) | {"validation_fraction": held_out}
+    items, clf = make(), SharpBalance(**few, n_buffer=9)
     clf.fit(items)
     assert len(items.read) == N + MORE
-    want = SharpBalance(**FEW, validation_fraction=held_out).fit(*given)
+    want = SharpBalance(**few).fit(*given)
     assert_same_members(clf, want)
     gc.collect()
     assert not list(tmp_path.iterdir())
@@ -78,9 +80,11 @@ def test_items_are_read_at_each_use_if_none_are_kept(n_buffer, monkeypatch):
     if n_buffer is None:  # neither memory nor disk has room
         monkeypatch.setattr(reading, "FRACTION", 0)
     items = images()
-    clf = DeepEnsembleClassifier(**FEW, n_buffer=n_buffer).fit(items)
+    clf = DeepEnsembleClassifier(**OF_IMAGES, n_buffer=n_buffer).fit(items)
     assert len(items.read) > 4 * N
-    assert_same_members(clf, DeepEnsembleClassifier(**FEW, engine="skorch").fit(X, Y))
+    assert_same_members(
+        clf, DeepEnsembleClassifier(**OF_IMAGES, engine="skorch").fit(X, Y)
+    )
 
 
 OWN = np.random.default_rng(0)
@@ -99,7 +103,7 @@ def test_random_items_are_read_at_each_use(source):
 
     items = Items(flipped, N)
     with pytest.warns(SharpBalanceWarning, match="random.*n_buffer=0"):
-        DeepEnsembleClassifier(**FEW).fit(items)
+        DeepEnsembleClassifier(**OF_IMAGES).fit(items)
     assert len(items.read) > 4 * N
 
 
@@ -130,16 +134,16 @@ WITH_WORKERS = {"estimator__iterator_train__num_workers": 2}
 
 def test_workers_are_started_once(parent, tmp_path):
     path = tmp_path / "readers"
-    clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS).fit(Workers(path))
+    clf = DeepEnsembleClassifier(**OF_IMAGES, **WITH_WORKERS).fit(Workers(path))
     readers = path.read_text().split()
     assert len(set(readers) - {str(os.getpid())}) == 2
     assert len(readers) == N + MORE
-    assert_same_members(clf, DeepEnsembleClassifier(**FEW).fit(X, Y))
+    assert_same_members(clf, DeepEnsembleClassifier(**OF_IMAGES).fit(X, Y))
 
 
 @pytest.mark.parametrize("n_buffer", rest_slow([None, 0], [None]))
 def test_errors_of_workers_name_the_item(n_buffer, parent, tmp_path):
-    clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS, n_buffer=n_buffer)
+    clf = DeepEnsembleClassifier(**OF_IMAGES, **WITH_WORKERS, n_buffer=n_buffer)
     with pytest.raises(OSError, match=r"(?s)unreadable.*Item 31 of the Dataset"):
         clf.fit(Workers(tmp_path / "readers", bad=31), y=Y)
 
@@ -152,7 +156,7 @@ def test_ctrl_c_tells_how_far_reading_was():
 
     items = Items(item, N)
     with pytest.raises(KeyboardInterrupt) as caught:
-        SharpBalance(**FEW).fit(items)
+        SharpBalance(**OF_IMAGES).fit(items)
     assert caught.value.__notes__ == ["32 of 48 items of the Dataset had been read."]
 
 
@@ -216,18 +220,18 @@ def of_stream(numbers, length=N, **params):
 def test_members_read_a_stream_in_each_epoch(kind):
     own = {"selection": "all"} if kind is SharpBalance else {}
     numbers = Numbers()
-    clf = kind(**FEW, **own, batch_size=16).fit(**of_stream(numbers))
+    clf = kind(**OF_IMAGES, **own, batch_size=16).fit(**of_stream(numbers))
     assert sorted(numbers.epochs) == [0, 0, 1, 1]
     assert sorted(numbers.read[-4 * N :]) == sorted([*range(N)] * 4)
     assert clf.predict(X).shape == (N,)
-    again = kind(**FEW, **own, batch_size=16).fit(**of_stream(Numbers()))
+    again = kind(**OF_IMAGES, **own, batch_size=16).fit(**of_stream(Numbers()))
     assert_same_members(again, clf)
     members = [net.module_.state_dict() for net in clf.estimators_]
     assert any(not a.equal(b) for a, b in zip(*(m.values() for m in members)))
 
 
 def test_full_batches_of_a_stream_equal_those_of_an_array():
-    params = {**FEW, "batch_size": N, "train_transform": None}
+    params = {**OF_IMAGES, "batch_size": N, "train_transform": None}
     want = DeepEnsembleClassifier(**params).fit(X, NAMES)
     clf = DeepEnsembleClassifier(**params).fit(**of_stream(Numbers()))
     found, wanted = clf.predict_proba(X), want.predict_proba(X)
@@ -235,7 +239,7 @@ def test_full_batches_of_a_stream_equal_those_of_an_array():
 
 
 def test_workers_read_a_stream_and_short_streams_start_again():
-    clf = DeepEnsembleClassifier(**FEW, **WITH_WORKERS, batch_size=16)
+    clf = DeepEnsembleClassifier(**OF_IMAGES, **WITH_WORKERS, batch_size=16)
     clf.fit(**of_stream(Numbers(20)))
     assert clf.n_passes_ == 4
 
@@ -252,25 +256,25 @@ BAD_STREAMS = {
 def test_what_streams_cannot_do_raises(case):
     kind, numbers, params, text = BAD_STREAMS[case]
     with pytest.raises(InvalidInputError, match=text):
-        kind(**FEW, **params).fit(**of_stream(numbers))
+        kind(**OF_IMAGES, **params).fit(**of_stream(numbers))
 
 
 def test_streams_without_wrapper_or_start_raise():
     with pytest.raises(InvalidInputError, match=r"stream\(dataset, classes, length\)"):
-        DeepEnsembleClassifier(**FEW).fit(Numbers())
+        DeepEnsembleClassifier(**OF_IMAGES).fit(Numbers())
     with pytest.raises(InvalidInputError, match="must start anew"):
-        DeepEnsembleClassifier(**FEW).fit(**of_stream(iter(Numbers())))
+        DeepEnsembleClassifier(**OF_IMAGES).fit(**of_stream(iter(Numbers())))
     few = stream(Numbers(), classes=["a", "b"], length=3)
     with pytest.raises(InvalidInputError, match="the label 'c'") as caught:
-        DeepEnsembleClassifier(**FEW).fit(few)
+        DeepEnsembleClassifier(**OF_IMAGES).fit(few)
     assert caught.value.__notes__ == ["2 items of the stream had been read."]
-    clf = DeepEnsembleClassifier(**FEW).fit(X, NAMES)
+    clf = DeepEnsembleClassifier(**OF_IMAGES).fit(X, NAMES)
     with pytest.raises(InvalidInputError, match="no order"):
         clf.predict(of_stream(Numbers())["X"])
 
 
 def test_partial_fit_continues_with_streams_and_items():
-    clf = DeepEnsembleClassifier(**FEW).partial_fit(**of_stream(Numbers()))
+    clf = DeepEnsembleClassifier(**OF_IMAGES).partial_fit(**of_stream(Numbers()))
     clf.partial_fit(**of_stream(Numbers()))
     alone = Items(lambda i: X[i], N)
     want = copy.deepcopy(clf).partial_fit(X, NAMES)

@@ -24,9 +24,11 @@ def fit(items, **params):
     return DeepEnsembleClassifier(**FEW | params).fit(items)
 
 
-@pytest.mark.parametrize("n_buffer", rest_slow([500, None]))
-def test_a_folder_of_2000_files(n_buffer, tmp_path):
-    for i in range(2000):
+@pytest.mark.parametrize(
+    ("n_files", "n_buffer"), rest_slow([(200, 50), (2000, 500), (2000, None)])
+)
+def test_a_folder_of_files(n_files, n_buffer, tmp_path):
+    for i in range(n_files):
         folder = tmp_path / "train" / "abc"[i % 3]
         folder.mkdir(parents=True, exist_ok=True)
         Image.fromarray(X[i % N]).save(folder / f"{i:04}.jpg")

@@ -26,11 +26,12 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members import shared_trunk
 from sklearn_sharpbalance.model_selection import EnsembleSearchCV
+from tests.cases import rest_slow
 
 PHASED = [SharpBalanceEnsembleClassifier, DeepEnsembleClassifier]
 KINDS = [*PHASED, DiversifiedEnsembleClassifier]
 FEW = {"n_estimators": 2, "max_epochs": 4, "random_state": 0, "device": "cpu"}
-N = 600
+N = 300
 DIGITS, LABELS = (each[:N] for each in load_digits(return_X_y=True))
 IMAGES = (15 * DIGITS).astype(np.uint8).reshape(-1, 8, 8)
 
@@ -91,8 +92,10 @@ def test_heads_equal_an_ensemble_on_features(kind):
         np.testing.assert_allclose(np.float64(got), np.float64(want))
 
 
-@pytest.mark.parametrize("trunk", [TRUNK, Trunk])
-@pytest.mark.parametrize("kind", PHASED)
+@pytest.mark.parametrize(
+    ("kind", "trunk"),
+    rest_slow([*zip(PHASED, (TRUNK, Trunk)), *zip(PHASED, (Trunk, TRUNK))], keep=2),
+)
 def test_partial_fit_and_warm_start_continue_on_the_trunk(kind, trunk):
     clf = kind(shared_trunk=trunk, warm_start=True, **FEW).fit(IMAGES, LABELS)
     features = clf.trunk_.features(IMAGES[:, None])
@@ -122,6 +125,12 @@ def test_the_model_file_has_the_weights_of_the_trunk(kind, tmp_path):
         np.testing.assert_array_equal(twin.predict_proba(IMAGES), want)
         trunks = {id(net.module_.trunk) for net in twin.estimators_}
         assert trunks == {id(twin.trunk_.module)}
+
+
+@pytest.mark.parametrize("kind", rest_slow(KINDS))
+def test_a_torch_program_has_the_trunk_once(kind, tmp_path):
+    clf = kind(**FEW).set_params(shared_trunk=TRUNK).fit(IMAGES, LABELS)
+    want = clf.predict_proba(IMAGES)
     clf.export_torch(tmp_path / "program")
     program = torch.export.load(tmp_path / "program")
     got = program.module()(torch.tensor(IMAGES)).detach()

@@ -1,12 +1,14 @@
 """ONNX models of ensembles that were fitted on a DataFrame take its columns."""
 
+import warnings
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, DiversifiedEnsembleClassifier
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from tests.cases import rest_slow
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -71,16 +73,21 @@ def exported(clf, folder):
     return onnxruntime.InferenceSession(folder / "model.onnx")
 
 
-@pytest.mark.filterwarnings("ignore:X has no value in 1 of 17")
-@pytest.mark.filterwarnings("ignore:Column '(name|id)' of X is text that looks like")
-@pytest.mark.parametrize(
-    "kind",
-    rest_slow([SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier]),
-)
-def test_the_onnx_model_encodes_the_columns(kind, tmp_path):
+KINDS = rest_slow([SharpBalance, DeepEnsembleClassifier, DiversifiedEnsembleClassifier])
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def fitted(request, tmp_path_factory):
+    """Return an ensemble, its frame, and a session of its exported model."""
     X, y = table()
-    clf = kind(**FEW).fit(X, y)
-    session = exported(clf, tmp_path)
+    with warnings.catch_warnings():  # of columns without value and of numbers as text
+        warnings.simplefilter("ignore", SharpBalanceWarning)
+        clf = request.param(**FEW).fit(X, y)
+    return clf, X, exported(clf, tmp_path_factory.mktemp("model"))
+
+
+def test_the_onnx_model_encodes_the_columns(fitted):
+    clf, X, session = fitted
     for rows in (X, table(seed=1)[0], unseen(X), X[:1]):
         (got,) = session.run(["probabilities"], feed(session, rows))
         np.testing.assert_allclose(got, clf.predict_proba(rows), rtol=0, atol=1e-6)
@@ -91,22 +98,22 @@ def test_the_onnx_model_encodes_the_columns(kind, tmp_path):
     assert strings == ["city", "always", "name", "size", "id", "empty"]
 
 
-def test_missing_values_change_the_prediction_as_in_python(tmp_path):
-    X, y = table()
-    X = X[["age", "city", "store"]]
-    clf = DeepEnsembleClassifier(**FEW).fit(X, y)
-    session = exported(clf, tmp_path)
-    complete = {"age": [[40.0]], "city": [["Ulm"]], "store": [[5.0]]}
-    for name, missing in {"age": np.nan, "city": "", "store": np.nan}.items():
-        row = {**complete, name: [[missing]]}
-        types = {"age": "float32", "city": object, "store": "float32"}
-        arrays = {key: np.array(value, types[key]) for key, value in row.items()}
-        (got,) = session.run(None, arrays)
-        given = {key: value[0] for key, value in row.items()} | {name: [None]}
-        want = clf.predict_proba(pd.DataFrame(given))
-        np.testing.assert_allclose(got, want, rtol=0, atol=1e-6)
+@pytest.mark.parametrize(
+    ("name", "missing"), [("age", np.nan), ("city", ""), ("store", np.nan)]
+)
+def test_missing_values_change_the_prediction_as_in_python(name, missing, fitted):
+    clf, X, session = fitted
+    row = X.iloc[[1]].copy()
+    arrays = feed(session, row)
+    (complete,) = session.run(None, arrays)
+    arrays[name] = np.array([[missing]], arrays[name].dtype)
+    (got,) = session.run(None, arrays)
+    row[name] = None
+    np.testing.assert_allclose(got, clf.predict_proba(row), rtol=0, atol=1e-6)
+    assert np.abs(got - complete).max() > 1e-4
 
 
+@pytest.mark.slow
 def test_a_polars_frame_gives_the_same_model(tmp_path):
     X, y = table()
     X = X[["age", "visits", "member", "city"]]

@@ -64,6 +64,12 @@ CASES = [
     for names in [*combinations(equal, 1), *combinations(equal, 2)]
 ]
 ALONE = [case for case in CASES if len(case[1]) == 1]
+# Every setting in one of four groups, of neighbours in the list above.
+GROUPS = [
+    (kind, tuple(names))
+    for kind, equal in EQUAL.items()
+    for names in np.array_split(list(equal), 4)
+]
 OF_SHARPNESS = {"sam", "rho"}
 
 
@@ -82,7 +88,7 @@ def default():
     }
 
 
-@pytest.mark.parametrize(("kind", "names"), rest_slow(CASES, ALONE))
+@pytest.mark.parametrize(("kind", "names"), rest_slow(GROUPS + CASES, GROUPS))
 def test_values_equal_to_the_defaults_change_nothing(kind, names, default):
     given = {name: EQUAL[kind][name] for name in names}
     np.testing.assert_array_equal(
