@@ -18,6 +18,7 @@ from sklearn_sharpbalance.datasets import NamedItems
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.devices import free_memory
 from sklearn_sharpbalance.runtime.rng import global_states
+from sklearn_sharpbalance.runtime.torch_internals import stop_workers
 
 __all__ = ["read_once"]
 
@@ -109,12 +110,14 @@ def _read(dataset, make, loader_params, labelled):
         **{name: loader_params[name] for name in OF_WORKERS if name in loader_params},
     )
     X = make()
+    batches = iter(loader)
     labels: list[Any] = []
     try:
-        for x, y in loader:
+        for x, y in batches:
             X[len(labels) : len(labels) + len(y)] = x
             labels += y
     except BaseException as error:
+        stop_workers(batches)
         error.add_note(f"{len(labels)} of {len(X)} items of the Dataset had been read.")
         raise
     return X, np.asarray(labels) if labelled else None

@@ -49,6 +49,7 @@ __all__ = [
     "relu_backward",
     "set_training",
     "step_of",
+    "stop_workers",
     "with_state_metadata",
     "without_compiler_import",
     "without_vmap_warnings",
@@ -213,6 +214,12 @@ def _plain_functions() -> list[Any]:
     methods = [getattr(Optimizer, name) for name in HIDDEN_METHODS]
     functions = [getattr(method, "__wrapped__", None) for method in methods]
     return [f for f in functions if f is not None and not hasattr(f, HIDDEN_FORM)]
+
+
+def stop_workers(batches: Iterator) -> None:
+    """End the workers of a DataLoader's iterator; after an error they would wait."""
+    if hasattr(batches, "_shutdown_workers"):
+        batches._shutdown_workers()
 
 
 def step_of(optimizer: Optimizer) -> None:

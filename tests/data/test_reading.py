@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import multiprocessing
 import os
 import random
 import tempfile
@@ -144,8 +145,10 @@ def test_workers_are_started_once(parent, tmp_path):
 @pytest.mark.parametrize("n_buffer", rest_slow([None, 0], [None]))
 def test_errors_of_workers_name_the_item(n_buffer, parent, tmp_path):
     clf = DeepEnsembleClassifier(**OF_IMAGES, **WITH_WORKERS, n_buffer=n_buffer)
+    before = multiprocessing.active_children()
     with pytest.raises(OSError, match=r"(?s)unreadable.*Item 31 of the Dataset"):
         clf.fit(Workers(tmp_path / "readers", bad=31), y=Y)
+    assert n_buffer == 0 or multiprocessing.active_children() == before
 
 
 def test_ctrl_c_tells_how_far_reading_was():

@@ -294,8 +294,14 @@ def test_first_members_do_not_depend_on_n_estimators():
             torch.testing.assert_close(weights(large, i)[name], value)
 
 
-def test_processes_give_the_same_members_and_map_the_data(monkeypatch):
-    """In one test, since processes start slowly; they import no test module."""
+def data_location(net, data, member):
+    mapped = isinstance(data.X, np.memmap) and not data.X.flags.writeable
+    return mapped, os.getpid(), float(data.X[member, 0])
+
+
+@pytest.mark.parametrize("backend", rest_slow(["multiprocessing", "loky"]))
+def test_processes_give_the_same_members_and_map_the_data(backend, monkeypatch):
+    """In one test, since processes of loky start slowly."""
     monkeypatch.setattr(jobs_module, "MAPPED_BYTES", 100)
     X, y = table()
     options = {**SMALL, "engine": "skorch", "selection": "random"}
@@ -303,7 +309,7 @@ def test_processes_give_the_same_members_and_map_the_data(monkeypatch):
     apart = [{"lr": 0.01, "module__hidden": (9,)}, {"optimizer__weight_decay": 0.1}]
 
     def processes():
-        return joblib.parallel_config("loky", n_jobs=2, inner_max_num_threads=1)
+        return joblib.parallel_config(backend, n_jobs=2)
 
     for clf in (SharpBalance(**options), SharpBalance(**options, member_params=apart)):
         with torch_threads(1):
@@ -316,10 +322,6 @@ def test_processes_give_the_same_members_and_map_the_data(monkeypatch):
             np.testing.assert_array_equal(got, want)
         probas = [clf.predict_proba(X) for clf in (parallel, serial)]
         np.testing.assert_array_equal(*probas)
-
-    def data_location(net, data, member):
-        mapped = isinstance(data.X, np.memmap) and not data.X.flags.writeable
-        return mapped, os.getpid(), float(data.X[member, 0])
 
     calls = [{"member": i} for i in range(3)]
     with processes():
