@@ -104,17 +104,22 @@ def item_label(dataset, i, item):
     """Return the label of item i of a Dataset; raise if it is not one class."""
     if not isinstance(item, tuple | list) or len(item) < 2:
         raise InvalidInputError(
-            f"The items of {type(dataset).__name__} have no labels: item {i} is a "
+            f"The items of {_name(dataset)} have no labels: item {i} is a "
             f"{type(item).__name__}, not a pair (x, label). Pass the labels as y."
         )
     label = to_array(item[1])
     if label.shape not in ((), (1,)):
         raise InvalidInputError(
             "Each label of a Dataset must be one class, but "
-            f"{type(dataset).__name__} has labels of shape {label.shape}. Give it a "
+            f"{_name(dataset)} has labels of shape {label.shape}. Give it a "
             "target_transform, or pass the classes as y."
         )
     return label.item()
+
+
+def _name(dataset):
+    """Return the class of a Dataset, without those that were put around it."""
+    return type(getattr(dataset, "dataset", dataset)).__name__
 
 
 def empty_on_disk(shape, dtype):

@@ -3,6 +3,7 @@
 import copy
 import os
 import random
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from inspect import signature
@@ -16,7 +17,7 @@ from PIL import Image
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from sklearn_sharpbalance._validation import POSITIVE_INTEGER, check_numbers
-from sklearn_sharpbalance.exceptions import InvalidInputError
+from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 
 __all__ = ["load_images", "pairs", "stream"]
 
@@ -300,27 +301,6 @@ class Epoch(IterableDataset):
         return iter(self.items)
 
 
-class NamedItems(Dataset):
-    """Items of a Dataset; an error tells which one was being read."""
-
-    def __init__(self, dataset):
-        self.dataset = dataset
-
-    def __len__(self):
-        return len(self.dataset)
-
-    def __getitem__(self, i):
-        try:
-            return self.read(i)
-        except Exception as error:
-            error.add_note(f"Item {i} of the Dataset was being read.")
-            raise
-
-    def read(self, i):
-        """Return an item."""
-        return self.dataset[i]
-
-
 def needs_pairs(dataset, item) -> bool:
     """Return whether a dataset is read through :class:`Pairs`, by its first item."""
     if not isinstance(dataset, Dataset) or isinstance(dataset, IterableDataset):
@@ -335,7 +315,7 @@ def _pixels(image: Image.Image) -> np.ndarray:
     return np.array(image if kept else _as_rgb(image))
 
 
-def load_images(root, *, size=None, lazy=False):
+def load_images(root, *, size=None, lazy=False, skip_damaged=False):
     """Read the images ``<root>/<class>/.../<file>`` as one array.
 
     Parameters
@@ -348,6 +328,9 @@ def load_images(root, *, size=None, lazy=False):
     lazy : bool, default=False
         Whether to return a Dataset of the files instead, which are decoded and resized
         when they are read. Its labels are the names of the class folders.
+    skip_damaged : bool, default=False
+        Whether to leave out files that cannot be decoded, with a warning that names
+        them. Each file is decoded once more for this. By default the first one raises.
 
     Returns
     -------
@@ -385,6 +368,8 @@ def load_images(root, *, size=None, lazy=False):
         )
     labels = np.repeat(list(groups), [len(paths) for paths in groups.values()])
     paths = [path for group in groups.values() for path in group]
+    if skip_damaged:
+        paths, labels = _without_damaged(paths, labels)
     if lazy:
         read = partial(_read, height_width=_check_size(size))
         return Pairs(paths, y=labels, transform=read)
@@ -407,6 +392,31 @@ def _images_under(folder: Path) -> list[Path]:
         if path.suffix.lower() in SUFFIXES
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
     )
+
+
+def _without_damaged(paths, labels):
+    """Return the files that can be decoded, and their labels; warn of the others."""
+    is_good = np.array([not _is_damaged(path) for path in paths])
+    damaged = [str(path) for path, good in zip(paths, is_good) if not good]
+    if len(damaged) == len(paths):
+        raise InvalidInputError(f"None of {len(paths)} image files can be decoded.")
+    if damaged:
+        named = ", ".join(damaged[:10]) + ", ..." * (len(damaged) > 10)
+        warnings.warn(
+            f"{len(damaged)} of {len(paths)} image files are left out, since they "
+            f"cannot be decoded: {named}.",
+            SharpBalanceWarning,
+            stacklevel=3,
+        )
+    return [path for path, good in zip(paths, is_good) if good], labels[is_good]
+
+
+def _is_damaged(path):
+    try:
+        _read(path, None)
+    except InvalidInputError:
+        return True
+    return False
 
 
 def _read_all(paths: Sequence[Path], size) -> np.ndarray:
@@ -445,7 +455,7 @@ def _read(path: Path, height_width: tuple[int, int] | None) -> np.ndarray:
     except DECODING_ERRORS as error:
         raise InvalidInputError(
             f"{path} cannot be decoded ({error}): it is damaged or not an image. "
-            "Replace or remove it."
+            "Replace or remove it, or pass skip_damaged=True to load_images."
         ) from error
     if height_width is not None and image.size != height_width[::-1]:
         image = image.resize(height_width[::-1], Image.Resampling.BILINEAR)

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
+from sklearn_sharpbalance.data.loading import NamedItems, stack_inputs
 from sklearn_sharpbalance.data.statistics import (
     class_steps,
     linear_pieces,
@@ -16,7 +17,6 @@ from sklearn_sharpbalance.data.statistics import (
     scale_or_one,
     warn_of_rounding,
 )
-from sklearn_sharpbalance.data.training_data import stack_inputs
 
 __all__ = ["InputStatistics", "input_statistics", "n_pieces"]
 
@@ -92,7 +92,8 @@ def input_statistics(data, fmt, *, encode=False):
     X, y, weight = data.X, data.y, data.weight
     if fmt.kind == "dataset":
         rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
-        X = stack_inputs([as_array(X[i][0]) for i in rows])
+        items = NamedItems(X)
+        X = stack_inputs([as_array(items[i][0]) for i in rows])
         y, weight = y[rows], None if weight is None else weight[rows]
         if X.ndim < 4:
             warn_of_rounding(X)

@@ -16,6 +16,7 @@ from sklearn_sharpbalance._validation import check_sample_weight, in_a_sentence
 from sklearn_sharpbalance.arrays import dataset_labels, to_array
 from sklearn_sharpbalance.data.columns import is_missing
 from sklearn_sharpbalance.data.inputs import as_array, check_unmasked
+from sklearn_sharpbalance.data.loading import NamedItems
 from sklearn_sharpbalance.data.training_data import (
     SlicedItems,
     TrainingData,
@@ -48,7 +49,7 @@ def check_y(X, y, classes=None):
     elif isinstance(X, Dataset):
         check_countable(X)
         if y is None and not isinstance(X, SlicedItems):
-            y = dataset_labels(X)
+            y = dataset_labels(NamedItems(X))
     if y is None:
         raise InvalidInputError(
             "requires y to be passed, but the target y is None. Pass the labels."

@@ -13,12 +13,10 @@ from torch.utils.data import DataLoader
 
 from sklearn_sharpbalance.arrays import empty_on_disk, item_label
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
-from sklearn_sharpbalance.data.training_data import stack_inputs
-from sklearn_sharpbalance.datasets import NamedItems
+from sklearn_sharpbalance.data.loading import NamedItems, read_batches, stack_inputs
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.devices import free_memory
 from sklearn_sharpbalance.runtime.rng import global_states
-from sklearn_sharpbalance.runtime.torch_internals import stop_workers
 
 __all__ = ["read_once"]
 
@@ -110,14 +108,12 @@ def _read(dataset, make, loader_params, labelled):
         **{name: loader_params[name] for name in OF_WORKERS if name in loader_params},
     )
     X = make()
-    batches = iter(loader)
     labels: list[Any] = []
     try:
-        for x, y in batches:
+        for x, y in read_batches(loader):
             X[len(labels) : len(labels) + len(y)] = x
             labels += y
     except BaseException as error:
-        stop_workers(batches)
         error.add_note(f"{len(labels)} of {len(X)} items of the Dataset had been read.")
         raise
     return X, np.asarray(labels) if labelled else None

@@ -14,10 +14,15 @@ from torch.utils.data import (
     Dataset,
     IterableDataset,
     Subset,
-    default_collate,
 )
 
-from sklearn_sharpbalance.datasets import Epoch, NamedItems, Pairs, Stream, needs_pairs
+from sklearn_sharpbalance.data.loading import (
+    NamedItems,
+    collate_inputs,
+    collate_pairs,
+    read_batches,
+)
+from sklearn_sharpbalance.datasets import Epoch, Pairs, Stream, needs_pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
 __all__ = [
@@ -35,7 +40,6 @@ __all__ = [
     "near_device",
     "rows_at_once",
     "rows_of",
-    "stack_inputs",
     "take_rows",
 ]
 
@@ -175,7 +179,7 @@ class DeviceData:
         """Yield (x, rows) of each batch of indices (n_batches, B), on the device."""
         rows = torch.as_tensor(indices, device=self.device)
         if self.is_dataset:
-            for row, items in zip(rows, self._loader(indices.tolist())):
+            for row, items in zip(rows, self._batches(indices.tolist())):
                 x = items[0] if isinstance(items, tuple | list) else items
                 if self.is_stream:
                     self.y[row] = items[1].to(self.device)
@@ -187,8 +191,8 @@ class DeviceData:
             ahead = one_ahead(self.take, torch.as_tensor(indices), self.device)
             yield from zip(ahead, rows)
 
-    def _loader(self, batches: list[list[int]]) -> DataLoader:
-        """Return a loader that does not draw from torch's global generator.
+    def _batches(self, batches: list[list[int]]) -> Iterator[Any]:
+        """Yield batches of a loader that does not draw from the global generator.
 
         A DataLoader draws a seed for its workers, even if it has no workers. It gets a
         generator with the seed of the global one, which differs for every epoch and
@@ -199,8 +203,9 @@ class DeviceData:
         params: dict[str, Any] = own | self.loader_params
         if self.is_stream:
             params |= {"collate_fn": collate_pairs, "batch_size": len(batches[0])}
-            return DataLoader(Epoch(self.X), **params)
-        return DataLoader(NamedItems(self.X), batch_sampler=batches, **params)
+            return read_batches(DataLoader(Epoch(self.X), **params))
+        items = NamedItems(self.X)
+        return read_batches(DataLoader(items, batch_sampler=batches, **params))
 
     def in_order(self, batch_size: int) -> Iterator[tuple[Any, torch.Tensor]]:
         """Yield (x, rows) of all samples in order; the last batch may be smaller."""
@@ -425,7 +430,7 @@ def as_pairs(dataset) -> tuple[Dataset, Any]:
     See :func:`~sklearn_sharpbalance.datasets.pairs`.
     """
     check_countable(dataset)
-    item = dataset[0]
+    item = NamedItems(dataset)[0]
     if not needs_pairs(dataset, item):
         return dataset, item
     dataset = Pairs(dataset)
@@ -463,29 +468,3 @@ def check_input(dataset, item, labelled: bool) -> Any:
 def _name(dataset) -> str:
     source = dataset.dataset if isinstance(dataset, Pairs) else dataset
     return type(source).__name__
-
-
-def collate_inputs(items: list) -> Any:
-    """Return a batch of the inputs of items; labels are known since the fit began."""
-    inputs = [item[0] if isinstance(item, tuple | list) else item for item in items]
-    _check_shapes({tuple(x.shape) for x in inputs})
-    return default_collate(inputs)
-
-
-def collate_pairs(items: list) -> tuple[Any, torch.Tensor]:
-    """Return a batch of inputs, and their class codes."""
-    return collate_inputs(items), torch.tensor([code for _, code in items])
-
-
-def _check_shapes(shapes) -> None:
-    if len(shapes) > 1:
-        raise InvalidInputError(
-            f"The inputs of a Dataset must have one shape, got {sorted(shapes)[:3]}. "
-            "Give it a transform such as torchvision.transforms.v2.Resize."
-        )
-
-
-def stack_inputs(items: list[np.ndarray]) -> np.ndarray:
-    """Stack the inputs of several items into one array."""
-    _check_shapes({item.shape for item in items})
-    return np.stack(items)

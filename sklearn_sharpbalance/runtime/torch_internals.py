@@ -217,9 +217,13 @@ def _plain_functions() -> list[Any]:
 
 
 def stop_workers(batches: Iterator) -> None:
-    """End the workers of a DataLoader's iterator; after an error they would wait."""
-    if hasattr(batches, "_shutdown_workers"):
-        batches._shutdown_workers()
+    """End the workers of an iterator of a DataLoader.
+
+    Torch does so when the iterator is collected. After an error in a worker a cycle
+    keeps it alive. If the next loader forks before the cycle is collected, its workers
+    close files that they share with the old ones, and torch waits ten seconds for them.
+    """
+    getattr(batches, "_shutdown_workers", lambda: None)()
 
 
 def step_of(optimizer: Optimizer) -> None:
