@@ -1,5 +1,6 @@
 """Center, scale and encoding of the input, from the training samples."""
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -60,7 +61,7 @@ def n_pieces(fmt: InputFormat, n_rows: int) -> int:
 def _number_columns(fmt):
     """Return the positions of the columns that are not zeros and ones of categories."""
     if fmt.columns is None:
-        return np.arange(fmt.shape[0])
+        return np.arange(math.prod(fmt.shape))
     return np.flatnonzero(~fmt.columns.is_code)
 
 
