@@ -11,11 +11,12 @@ from sklearn_sharpbalance import (
 
 FAST = {"n_estimators": 2, "max_epochs": 3, "batch_size": 64, "random_state": 0}
 ESTIMATORS = [
-    DeepEnsembleClassifier(**FAST),
     SharpBalanceEnsembleClassifier(**FAST),
     # The other losses need samples without labels, which these checks do not pass.
     DiversifiedEnsembleClassifier(**FAST),
 ]
+# They have the methods of SharpBalanceEnsembleClassifier.
+DEEP = DeepEnsembleClassifier(**FAST)
 SAM = SharpBalanceEnsembleClassifier(selection="all", **FAST)
 
 # A sample of weight two and the same sample twice have the same loss over an epoch, but
@@ -29,13 +30,13 @@ def test_scikit_learn_checks(estimator, check):
 
 
 @pytest.mark.slow
-@parametrize_with_checks([SAM], expected_failed_checks=lambda _: IMPOSSIBLE)
-def test_scikit_learn_checks_with_all_samples_selected(estimator, check):
+@parametrize_with_checks([DEEP, SAM], expected_failed_checks=lambda _: IMPOSSIBLE)
+def test_scikit_learn_checks_of_variants(estimator, check):
     check(estimator)
 
 
 @pytest.mark.parametrize(
-    "estimator", [*ESTIMATORS, SAM], ids=lambda e: type(e).__name__
+    "estimator", [*ESTIMATORS, DEEP, SAM], ids=lambda e: type(e).__name__
 )
 def test_weights_equal_repetitions_in_full_batches(estimator):
     """The check that is expected to fail holds in full-batch training."""

@@ -32,7 +32,8 @@ PAGES = sorted(
 )
 TEXTS = [*PAGES, RESULTS, *(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING"))]
 PACKAGE = sklearn_sharpbalance.__name__
-RECIPES = ("fastapi", "mlflow", "shap")  # blocks with them run in a slow test
+RECIPES = ("fastapi", "mlflow", "shap")  # blocks with them need not run
+LONG = "production"  # a page of exports and recipes
 PUBLIC = [
     PACKAGE,
     *(
@@ -249,30 +250,31 @@ def blocks(page):
     return re.findall(r"^```python\n(.*?)^```", page.read_text(), flags=re.S | re.M)
 
 
-def of_recipes(code):
-    """Return the packages of recipes that a block imports."""
+def lacks_a_package(code):
     imported = re.findall(r"^(?:import|from) (\w+)", code, flags=re.M)
-    return {*RECIPES}.intersection(imported)
+    return any(name in RECIPES and find_spec(name) is None for name in imported)
 
 
-def run_blocks(page, names, recipes=()):
+def run_blocks(page, names):
     for number, code in enumerate(blocks(page)):
-        if not of_recipes(code) <= {*recipes}:
+        if lacks_a_package(code):
             continue
         with redirect_stdout(io.StringIO()):
             exec(compile(code, f"{page.name}, block {number}", "exec"), names)
     plt.close("all")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=relative)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=pytest.mark.slow if page.stem == LONG else ())
+        for page in PAGES
+        if blocks(page)
+    ],
+    ids=relative,
+)
 def test_code_of_the_pages_runs(page, names):
     run_blocks(page, names)
-
-
-@pytest.mark.slow
-def test_recipes_of_other_packages_run(names):
-    installed = [name for name in RECIPES if find_spec(name)]
-    run_blocks(DOCS / "user_guide" / "production.md", names, installed)
 
 
 def test_code_of_the_readme_runs_as_pasted(names):
