@@ -205,11 +205,11 @@ def test_scores_and_predictions_are_not_augmented():
         calls.append(len(x))
         return torch.zeros_like(x)
 
-    options = {"warmup_epochs": 0, "max_epochs": 2, "batch_size": 20, "device": "cpu"}
+    options = {"warmup_epochs": 0, "max_epochs": 3, "batch_size": 20, "device": "cpu"}
     options |= {"n_estimators": 2, "random_state": 0, "validation_fraction": 0.25}
-    options |= {"estimator__module__width": 4, "sam": "sam"}
+    options |= {"estimator__module__width": 4, "sam": "sam", "lr": 0.03}
     wiped = SharpBalance(train_transform=wipe, **options).fit(X, y)
-    n_batches = 2 * 2 * 2  # members, epochs, batches
+    n_batches = 2 * 3 * 2  # members, epochs, batches
     assert len(calls) == n_batches
     plain = SharpBalance(train_transform=None, **options).fit(X, y)
     # Scores at epoch 0 depend on the pictures and the initial weights only.
