@@ -1,6 +1,5 @@
 """Center, scale and encoding of the input, from the training samples."""
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -59,9 +58,9 @@ def n_pieces(fmt: InputFormat, n_rows: int) -> int:
 
 
 def _number_columns(fmt):
-    """Return the positions of the columns that are not zeros and ones of categories."""
+    """Return the positions of a table's columns that are not codes of categories."""
     if fmt.columns is None:
-        return np.arange(math.prod(fmt.shape))
+        return np.arange(fmt.shape[0] if len(fmt.shape) == 1 else 0)
     return np.flatnonzero(~fmt.columns.is_code)
 
 
