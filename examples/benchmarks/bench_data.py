@@ -15,8 +15,8 @@ temporary folder, and given to `fit` as each of the ``SOURCES``. Three parts:
     numbers of images of 64 x 64, each fit in a process of its own.
 ``der``
     Disagreement over error of the default network (the same ``SmallCNN`` on a CPU) from
-    streams, against ``n_buffer``. A Dataset needs no row for each ``n_buffer``: its
-    members are those of the array, whatever it is.
+    files and from streams, against ``n_buffer``. Members of a Dataset must be those of
+    the array, whatever it is.
 
 Writes the part ``cpu`` or ``gpu`` of ``data.json``, keeps the other, and writes the
 table ``data.md`` of both, after each of the three.
@@ -315,31 +315,34 @@ def here(setting):
 # Diversity ----------------------------------------------------------------------------
 
 
-def diversity(X, y, X_test, y_test, options):
-    """Return DER and accuracies of ensembles from streams of two orders."""
+def diversity(folder, X_test, y_test, options):
+    """Return DER and accuracies of ensembles from files, and streams of two orders."""
+    X, y = load_images(folder)  # sorted by kind
     n = len(X)
-    mixed, sorted_by_kind = np.arange(n), np.argsort(y, kind="stable")
-    rows = [("array", None, None)]
+    files, in_order = Files(folder), np.arange(n)
+    mixed = Ordered(X, y, np.random.default_rng(0).permutation(n))
+    rows = [("array", (X, y), None)]
+    rows += [("Dataset of files", (files,), n_buffer) for n_buffer in (n, n // 10, 0)]
     rows += [("stream, shuffled", mixed, n_buffer) for n_buffer in (1, 1000)]
+    sorted_by_kind = Ordered(X, y, in_order)
     rows += [("stream, sorted", sorted_by_kind, n_buffer) for n_buffer in (1000, n)]
     net = ON_CPU if options.device == "cpu" else {}
     net = {"estimator": Patches, "batch_size": 16} if options.short else net
     found = []
-    for name, order, n_buffer in rows:
+    for name, source, n_buffer in rows:
         clf = ensemble(options.device, n_buffer, max_epochs=options.epochs, **net)
-        if order is None:
-            clf.fit(X, y)
-        else:
-            clf.fit(stream(Ordered(X, y, order), np.unique(y), n))
+        if isinstance(source, Ordered):
+            source = (stream(source, np.unique(y), n),)
+        clf.fit(*source)
         members = clf.member_predict_proba(X_test)  # (M, N, C)
-        right = members.argmax(2) == np.searchsorted(clf.classes_, y_test)
+        codes = np.searchsorted(clf.classes_, y_test)
         found.append(
             {
                 "source": name,
                 "n_buffer": n_buffer,
-                "der": float(disagreement_error_ratio(y_test, members)),
+                "der": float(disagreement_error_ratio(codes, members)),
                 "accuracy": clf.score(X_test, y_test),
-                "member_accuracy": float(right.mean()),
+                "member_accuracy": float((members.argmax(2) == codes).mean()),
             }
         )
         print(found[-1], flush=True)
@@ -418,7 +421,14 @@ def der_table(found):
         for row in found["rows"]
     ]
     head = ["source", "n_buffer", "DER", "accuracy, %", "member, %"]
-    return f"{found['images']:,} images of {found['data']}.\n\n" + table(head, rows)
+    told = (
+        f"{found['images']:,} images of {found['data']}, as files. The Dataset is read "
+    )
+    told += (
+        "into an array or a file before the training, or at each use if `n_buffer` is "
+    )
+    told += "0: each epoch shuffles all images."
+    return told + "\n\n" + table(head, rows)
 
 
 PARTS = {"speed": speed_table, "memory": memory_table, "der": der_table}
@@ -469,10 +479,10 @@ def measure(options):
             save("speed", all_speeds(place / "speed", options), options)
         if "memory" in options.parts:
             save("memory", memory(place / "memory", options), options)
-    if "der" in options.parts:
-        n = options.n_der
-        found = diversity(X[:n], y[:n], X_test, y_test, options)
-        save("der", found | {"data": name}, options)
+        if "der" in options.parts:
+            write_files(place / "der", X[: options.n_der], y[: options.n_der])
+            found = diversity(place / "der", X_test, y_test.astype(str), options)
+            save("der", found | {"data": name}, options)
 
 
 def main(arguments=None):
