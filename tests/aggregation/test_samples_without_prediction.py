@@ -34,7 +34,7 @@ def with_outlier(X, y, label, fraction=0.3):
     return X, row
 
 
-PAIRS = list(product(["mean_logit", "best_member", "greedy_soup"], [0, 1]))
+PAIRS = list(product(["mean_logit", "best_member", "majority"], [0, 1]))
 
 
 @pytest.mark.parametrize(("rule", "label"), rest_slow(PAIRS, [PAIRS[0], PAIRS[3]]))
@@ -44,6 +44,16 @@ def test_outlier_counts_as_wrong(rule, label):
     clf = DeepEnsembleClassifier(aggregation=rule, **OPTIONS).fit(X, y)
     with pytest.warns(SharpBalanceWarning, match="no finite logits"):
         assert np.isnan(clf.predict_proba(X[[row]])).all()
+    assert clf.validation_scores_.max() == pytest.approx(17 / 18)
+
+
+@pytest.mark.slow
+def test_outlier_counts_as_wrong_in_the_choice_of_a_soup():
+    """The average itself has logits for it."""
+    X, y = table()
+    X, row = with_outlier(X, y, 0)
+    clf = DeepEnsembleClassifier(aggregation="greedy_soup", **OPTIONS).fit(X, y)
+    assert np.isnan(clf.member_predict_proba(X[[row]])).all()
     assert clf.validation_scores_.max() == pytest.approx(17 / 18)
 
 

@@ -192,7 +192,7 @@ def fit_and_watch(path, n_buffer):
 def test_the_peak_of_memory_is_the_array(n_buffer, fraction, tmp_path):
     call_in_child(fit_and_watch, tmp_path / "peak", n_buffer, patience=300)
     size = 24_000 * 64 * 64 * 3
-    assert int((tmp_path / "peak").read_text()) < fraction * size + 30 * MB
+    assert int((tmp_path / "peak").read_text()) < fraction * size + 40 * MB
 
 
 # Streams ------------------------------------------------------------------------------
