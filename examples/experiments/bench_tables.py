@@ -6,7 +6,7 @@
     python examples/experiments/bench_tables.py --report
 
 Every method has its default settings and one thread. Methods whose package is missing
-are left out. Those of pytabkit take long: the stored records have them on small tables.
+are left out. Those of pytabkit take long: there are no stored records of them.
 There is one record for each table, split and method; a second call runs the missing
 ones, and several processes may share the file. ``_tables.py`` lists the tables, the
 columns that are dropped, and which tables are for development. ``--report`` prints the
@@ -118,13 +118,13 @@ class CatBoost:
 def real_mlp(seed):
     from pytabkit import RealMLP_TD_Classifier
 
-    return imputed(RealMLP_TD_Classifier(random_state=seed, device="cpu"))
+    return imputed(RealMLP_TD_Classifier(random_state=seed, device="cpu", n_threads=1))
 
 
 def tab_m(seed):
     from pytabkit import TabM_D_Classifier
 
-    return imputed(TabM_D_Classifier(random_state=seed, device="cpu"))
+    return imputed(TabM_D_Classifier(random_state=seed, device="cpu", n_threads=1))
 
 
 SCIKIT_LEARN = {
