@@ -234,7 +234,8 @@ class StackedGroup:
             self.weight = _joined(own).to(self.device)
 
     def _standardized(self, X, module):
-        X = X[:] if isinstance(X, ArrayRows) else X
+        on_host = self.device.type == "cpu"  # to a GPU rows are copied in blocks
+        X = X[:] if isinstance(X, ArrayRows) and on_host else X
         with torch.no_grad():
             return module.standardize(as_tensor(X, self.device)).flatten(1)
 
