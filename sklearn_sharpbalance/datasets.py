@@ -71,7 +71,7 @@ class Pairs(Dataset):
 
     def __init__(self, dataset, x=None, y=None, transform=None, to_module=None):
         self.dataset, self.x, self.y = dataset, x, y
-        self.transform, self.to_module = transform, to_module
+        self.transform, self.to_module, self.id = transform, to_module, None
         has_labels = y is not None and not isinstance(y, str | int)
         self.labels_ = np.asarray(y) if has_labels else None
         if self.labels_ is not None and len(self.labels_) != len(dataset):
@@ -106,7 +106,7 @@ class Pairs(Dataset):
         if y is None and self.labels_ is None:
             named = [key for key in item if key in LABELS and key != x]
             y = named[0] if len(named) == 1 else None
-        others = [key for key in item if key != y]
+        others = [key for key in item if key not in (y, self.id)]
         if x is None and len(others) == 1:
             x = others[0]
         missing = [key for key in (x, y) if key is not None and key not in item]
@@ -132,7 +132,7 @@ class Pairs(Dataset):
         return np.asarray(self.dataset.with_format(None)[key])
 
 
-def stream(dataset, classes, length, *, x=None, y=None, transform=None):
+def stream(dataset, classes, length, *, x=None, y=None, id=None, transform=None):
     """Return a Dataset for training from a stream without an index.
 
     Each epoch of each member reads the first ``length`` items of the stream, shuffled
@@ -144,6 +144,10 @@ def stream(dataset, classes, length, *, x=None, y=None, transform=None):
     stream. Streams train deep ensembles, and SAM ensembles by
     ``selection="all"``. They cannot be predicted or split.
 
+    With ``id`` the items of an epoch are samples that can be told apart, so all
+    ensembles train on them: ``fit`` reads one epoch into an array, in memory or in a
+    temporary file, as it does with a Dataset.
+
     Parameters
     ----------
     dataset : iterable
@@ -154,6 +158,8 @@ def stream(dataset, classes, length, *, x=None, y=None, transform=None):
         Items of an epoch: steps times ``batch_size``.
     x, y : key, default=None
         Keys of sample and label in an item that is a dictionary.
+    id : key or int, default=None
+        Key of what names a sample in an item, or its position in a tuple.
     transform : callable, default=None
         As in :func:`pairs`.
 
@@ -173,7 +179,7 @@ def stream(dataset, classes, length, *, x=None, y=None, transform=None):
     >>> clf.predict([[3.0, 1.0]]).shape
     (1,)
     """
-    return Stream(dataset, classes, length, x=x, y=y, transform=transform)
+    return Stream(dataset, classes, length, x=x, y=y, id=id, transform=transform)
 
 
 class Stream(Pairs):
@@ -185,9 +191,9 @@ class Stream(Pairs):
     state. It stays None if the dataset has none.
     """
 
-    def __init__(self, dataset, classes, length, *, x=None, y=None, transform=None):
+    def __init__(self, dataset, classes, length, *, x, y, id, transform):
         super().__init__(dataset, x=x, transform=transform)
-        self.y = y  # a key, not the labels of all items
+        self.y, self.id = y, id  # keys, not the labels of all items
         check_numbers(POSITIVE_INTEGER, length=length)
         self.classes, self.length, self.n_buffer = np.unique(classes), length, 0
         self.first, self.position, self.n_passes = _state_of(dataset), None, 0
@@ -225,11 +231,13 @@ class Stream(Pairs):
     def coded(self) -> Iterator[tuple[Any, int]]:
         """Yield pairs without an end, in the order of the stream."""
         codes = {label: code for code, label in enumerate(self.classes.tolist())}
-        n, n_empty = 0, 0
+        n, n_empty, ids = 0, 0, set[Any]()
         try:
             while n_empty < 2:  # a pass from the position at the end has no items
                 n_empty += 1
                 for item in self.dataset:
+                    if self.id is not None and n < self.length:
+                        ids.add(self._new_id(item, ids))
                     yield self._coded_pair(item, codes)
                     n, n_empty = n + 1, 0
                 if self.first is not None:
@@ -242,6 +250,19 @@ class Stream(Pairs):
         except Exception as error:
             error.add_note(f"{n} items of the stream had been read.")
             raise
+
+    def _new_id(self, item, ids):
+        """Return what names an item; raise if it has none, or was in this epoch."""
+        try:
+            found = item[self.id]
+        except (KeyError, IndexError, TypeError) as error:
+            raise InvalidInputError(f"An item has no id {self.id!r}.") from error
+        if found in ids:
+            raise InvalidInputError(
+                f"The item with id {found!r} came twice in an epoch of length="
+                f"{self.length}. Set length to the number of different items."
+            )
+        return found
 
     def _coded_pair(self, item, codes):
         pair = self.pair(item)

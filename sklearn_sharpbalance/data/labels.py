@@ -43,8 +43,6 @@ def check_y(X, y, classes=None):
     ``classes`` are all classes; None takes those in ``y``.
     """
     if isinstance(X, Stream):
-        if y is not None:
-            raise InvalidInputError("A stream has its own labels. Pass no y.")
         classes, y = X.classes, np.resize(X.classes, len(X))  # until items are read
     elif isinstance(X, Dataset):
         check_countable(X)

@@ -5,6 +5,7 @@ import shutil
 import tempfile
 import warnings
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch.utils.data import DataLoader
 from sklearn_sharpbalance.arrays import empty_on_disk, item_label
 from sklearn_sharpbalance.data.inputs import InputFormat, as_array
 from sklearn_sharpbalance.data.loading import NamedItems, read_batches, stack_inputs
+from sklearn_sharpbalance.datasets import Stream
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from sklearn_sharpbalance.runtime.devices import free_memory
 from sklearn_sharpbalance.runtime.rng import global_states
@@ -34,7 +36,7 @@ OF_WORKERS = (
 
 
 def read_once(dataset, fmt: InputFormat, n_buffer, loader_params, *, labelled):
-    """Return inputs (N, ...) and labels (N,) of all items of a Dataset.
+    """Return inputs (N, ...) and labels (N,) of all items of a Dataset or an epoch.
 
     Labels are None if not ``labelled``. Items are kept in a temporary file if they are
     more than ``n_buffer``, or too large for the memory. Return None if items must be
@@ -80,13 +82,22 @@ def _dtype(fmt):
 
 def _is_random(dataset):
     """Return whether items draw from global generators, or differ if read again."""
-    rows = np.unique(np.linspace(0, len(dataset) - 1, N_PROBED).astype(int)).tolist()
-    items, before = NamedItems(dataset), global_states()
-    first = [_input(items[i]) for i in rows]
+    before = global_states()
+    first = _probed(dataset)
     if global_states() != before:
         return True
-    again = [_input(items[i]) for i in rows]
-    return not all(map(_equal, first, again))
+    return not all(map(_equal, first, _probed(dataset)))
+
+
+def _probed(dataset):
+    """Return the inputs of a few items."""
+    if isinstance(dataset, Stream):
+        dataset.begin(0, None)
+        n_items = min(N_PROBED, len(dataset))
+        return [_input(pair) for pair in islice(dataset.coded(), n_items)]
+    rows = np.unique(np.linspace(0, len(dataset) - 1, N_PROBED).astype(int)).tolist()
+    items = NamedItems(dataset)
+    return [_input(items[i]) for i in rows]
 
 
 def _input(item):
@@ -99,24 +110,37 @@ def _equal(one, other):
 
 
 def _read(dataset, make, loader_params, labelled):
-    """Return inputs and labels of all items, read by one DataLoader."""
-    loader = DataLoader(
-        _Columns(dataset, labelled),
-        batch_size=ITEMS_AT_ONCE,
-        collate_fn=_stack,
-        generator=torch.Generator(),
-        **{name: loader_params[name] for name in OF_WORKERS if name in loader_params},
-    )
+    """Return inputs and labels of all items."""
+    if isinstance(dataset, Stream):
+        batches = _epoch(dataset)
+    else:
+        own = {k: loader_params[k] for k in OF_WORKERS if k in loader_params}
+        loader = DataLoader(
+            _Columns(dataset, labelled),
+            batch_size=ITEMS_AT_ONCE,
+            collate_fn=_stack,
+            generator=torch.Generator(),
+            **own,
+        )
+        batches = read_batches(loader)
     X = make()
     labels: list[Any] = []
     try:
-        for x, y in read_batches(loader):
+        for x, y in batches:
             X[len(labels) : len(labels) + len(y)] = x
             labels += y
     except BaseException as error:
         error.add_note(f"{len(labels)} of {len(X)} items of the Dataset had been read.")
         raise
     return X, np.asarray(labels) if labelled else None
+
+
+def _epoch(stream):
+    """Yield inputs and labels of an epoch; each worker would read all of it."""
+    stream.begin(0, None)
+    pairs = islice(stream.coded(), len(stream))
+    while some := list(islice(pairs, ITEMS_AT_ONCE)):
+        yield _stack([(_input(pair), stream.classes[pair[1]]) for pair in some])
 
 
 class _Columns(NamedItems):

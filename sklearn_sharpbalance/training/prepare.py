@@ -204,20 +204,25 @@ def read_samples(
     check = partial(check_X, estimator, reset=not continues, fitted=fitted)
     with random_stream(seed=0):
         given, (X, fmt) = X, check(X)
-        if isinstance(X, Stream):
-            _check_stream(estimator, sample_weight, params)
-            X = X.for_fit(params["n_buffer"])
-        elif fmt.kind == "dataset":
+        known = estimator.classes_ if continues else classes
+        if isinstance(X, Stream) and y is not None:
+            raise InvalidInputError("A stream has its own labels. Pass no y.")
+        if isinstance(X, Stream) and known is None:
+            known = X.classes
+        is_known = not isinstance(X, Stream) or X.id is not None
+        if fmt.kind == "dataset" and is_known:
             labelled = y is None and not isinstance(given, SliceDataset)
             loader = _loader_params(estimator)
             kept = read_once(X, fmt, params["n_buffer"], loader, labelled=labelled)
             if kept is not None:
                 X, fmt = check(kept[0])
                 y = kept[1] if labelled else y
+        if isinstance(X, Stream):
+            _check_stream(estimator, sample_weight, params)
+            X = X.for_fit(params["n_buffer"])
         if fitted is not None:
             check_layout(estimator, fmt, fitted)
             fmt = replace(fmt, dtype=fitted.dtype)  # defaults are of the first call
-        known = estimator.classes_ if continues else classes
         found, codes = check_y(X, y, known)
     if estimator._warm_nets():
         _check_same_classes(found, estimator.classes_)
@@ -234,8 +239,9 @@ def _check_stream(estimator, sample_weight, params) -> None:
     if params["selection"] not in ("all", "none"):
         raise InvalidInputError(
             f"selection={params['selection']!r} selects single samples, which a stream "
-            "cannot name. Pass selection='all' or 'none', use "
-            "DeepEnsembleClassifier, or pass a Dataset with an index."
+            "cannot name. Pass stream(..., id=...) if its items have an id and need "
+            "not be read at each use. If not, pass selection='all' or 'none', or use "
+            "DeepEnsembleClassifier."
         )
     given = {name: params[name] is not None for name in NOT_OF_STREAMS}
     given["sample_weight"] = sample_weight is not None
@@ -244,7 +250,8 @@ def _check_stream(estimator, sample_weight, params) -> None:
     if refused:
         raise InvalidInputError(
             f"A stream cannot be used with {', '.join(refused)}: its samples are not "
-            "known before they are read. Remove it, or pass a Dataset with an index."
+            "known before they are read. Remove it, pass a Dataset with an index, or "
+            "stream(..., id=...) if its items have an id."
         )
 
 

@@ -215,8 +215,42 @@ class Numbers(IterableDataset):
             yield {"image": X[i], "label": NAMES[i]}
 
 
+class Named(Numbers):
+    """A stream of images with ids."""
+
+    def __iter__(self):
+        for i, item in enumerate(super().__iter__()):
+            yield {**item, "key": f"image {i % 70}"}
+
+
 def of_stream(numbers, length=N, **params):
-    return {"X": stream(numbers, classes=list("abc"), length=length), **params}
+    return {"X": stream(numbers, list("abc"), length, **params)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_buffer", [None, 8])
+def test_a_stream_with_ids_is_read_once_and_trains_as_an_array(kind, n_buffer):
+    numbers = Named()
+    params = {**OF_IMAGES, "n_buffer": n_buffer, "validation_fraction": 0.2}
+    clf = kind(**params).fit(**of_stream(numbers, id="key"))
+    assert len(numbers.read) <= N + 2 * 8 + min(N, 1024)  # probes and statistics
+    assert_same_members(clf, kind(**params).fit(X, NAMES))
+
+
+BAD_IDS = {
+    "no such key": (Named(), {"id": "name"}, "has no id 'name'"),
+    "twice": (Named(), {"id": "key", "length": 71}, "'image 0' came twice"),
+    "no id": (Named(), {"x": "image"}, r"stream\(\.\.\., id="),
+    "read at each use": (Named(), {"id": "key"}, "need not be read at each use"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_IDS)
+def test_streams_whose_samples_cannot_be_told_apart_raise(case):
+    numbers, params, text = BAD_IDS[case]
+    own = {"n_buffer": 0} if case == "read at each use" else {}
+    with pytest.raises(InvalidInputError, match=text):
+        SharpBalance(**OF_IMAGES, **own).fit(**of_stream(numbers, **params))
 
 
 @pytest.mark.parametrize("kind", [DeepEnsembleClassifier, SharpBalance])
