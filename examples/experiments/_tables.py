@@ -169,7 +169,7 @@ EVALUATION = (*sorted(REAL)[1::2], *UNSEEN, *SYNTHETIC)
 ALL_TABLES = (*REAL, *UNSEEN, *SYNTHETIC)
 # Training rows of one synthetic table in several sizes.
 SIZES = {f"{n:,} rows": n for n in (1_000, 10_000, 100_000, 500_000)}
-DIFFICULT = ("city", "words", "pixels", "checkerboard", "large")
+DIFFICULT = ("city", "city of 120", "words", "pixels", "checkerboard", "large")
 
 
 def load(name, split, *, development=False):
@@ -229,9 +229,10 @@ def _synthetic(name, seed):
 
 def _difficult(name, rng):
     """Return X, y and the number of training rows of a table that was a problem."""
-    if name == "city":  # 500 categories, most of one or two rows
-        city = rng.integers(500, size=2_900)
-        y = rng.integers(2, size=500)[city]
+    if name in ("city", "city of 120"):  # 500: most categories have one or two rows
+        n_categories = 500 if name == "city" else 120
+        city = rng.integers(n_categories, size=2_900)
+        y = rng.integers(2, size=n_categories)[city]
         return {"city": pd.Categorical(city.astype(str))}, _flipped(y, rng), 900
     if name == "words":  # counts of a thousand words
         n, frequency = 2_900, 1 / np.arange(5.0, 1005.0)
