@@ -13,6 +13,8 @@ measured on the test set, those of ``final`` on corrupted images, too. Each row 
     40,000 images: which network, rate, decay, batch size, smoothing, cutout?
 ``some``, ``few``
     The same for 10,000 and 2,000 images. Momentum-SAM with which radius?
+``fewer``
+    1,000 images: how many epochs?
 ``final``
     The default, a deep ensemble of the same recipe, five members of fewer epochs, one
     net like airbench's, and the default of earlier tables.
@@ -159,6 +161,7 @@ PLANS = {
             "rho 1": balanced(rho=1.0),
         },
     ),
+    "fewer": (1000, {"default": balanced(), "36 epochs": balanced(max_epochs=36)}),
     "final": (
         50_000,
         {
