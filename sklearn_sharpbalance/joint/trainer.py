@@ -19,7 +19,7 @@ from sklearn_sharpbalance.joint.losses import DIVERSITY_LOSSES
 from sklearn_sharpbalance.joint.members import JointObjective, train_jointly
 from sklearn_sharpbalance.members import Segment
 from sklearn_sharpbalance.members.session import NO_REPORT, MemberSession
-from sklearn_sharpbalance.members.state import initial_state, restore
+from sklearn_sharpbalance.members.state import initial_member
 from sklearn_sharpbalance.runtime.devices import resolve_devices
 from sklearn_sharpbalance.runtime.rng import random_stream
 from sklearn_sharpbalance.training.plan import EnsembleState, Seeds
@@ -127,8 +127,8 @@ class JointTrainer:
         transform = self.training.transform
         if self.trunk is None or transform is None:
             return replace(self.data, transform=transform)
-        member = initial_state(self.net, 0, seed=self.seeds.members[0])
-        if not has_batch_statistics(restore(self.net, member)):
+        net, _ = initial_member(self.net, 0, seed=self.seeds.members[0])
+        if not has_batch_statistics(net):
             return self.data
         X = self.trunk.features(self.read.X, self.read.item_shape, transform=transform)
         return replace(self.data, X=X)

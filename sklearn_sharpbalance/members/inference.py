@@ -21,18 +21,17 @@ from sklearn_sharpbalance.runtime.rng import epoch_seed, random_stream
 from sklearn_sharpbalance.runtime.torch_internals import in_place_version
 from sklearn_sharpbalance.sharpness.base import is_of_package
 
-__all__ = ["check_module", "score_member"]
+__all__ = ["check_module", "score_member", "score_net"]
 
 SCORING = 2**31  # used in place of the number of an epoch, for a separate seed
 
 
-def check_module(net, state, data, n_classes):
-    """Raise if the module fails on two samples or returns invalid logits."""
-    net = restore(net, state)
+def check_module(net, seed, data, n_classes):
+    """Raise if a member's net fails on two samples or returns invalid logits."""
     name = type(net.module_.module).__name__
     net.module_.eval()
     rows = np.arange(min(2, len(data)))
-    with torch.no_grad(), random_stream(net.device, seed=state.seed):
+    with torch.no_grad(), random_stream(net.device, seed=seed):
         for x, _ in DeviceData(data, net.device).iterate(rows[None]):
             try:
                 output = net.infer(x)
@@ -141,7 +140,11 @@ def score_member(net, state, data, scorer, precision="float32"):
 
     Random draws of a scorer depend on the member's seed only.
     """
-    net = restore(net, state)
+    return score_net(restore(net, state), state, data, scorer, precision)
+
+
+def score_net(net, state, data, scorer, precision):
+    """Return what :func:`score_member` does, for the net of a member."""
     net.module_.eval()
     X = data.X
     if isinstance(X, ArrayRows) and not is_of_package(scorer):

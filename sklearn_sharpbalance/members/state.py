@@ -31,6 +31,7 @@ from sklearn_sharpbalance.runtime.torch_internals import (
 __all__ = [
     "MemberState",
     "capture",
+    "initial_member",
     "initial_state",
     "loose_buffers",
     "put_buffers",
@@ -75,13 +76,18 @@ class MemberState:
     stopped: bool = False
 
 
-def initial_state(net, index, seed):
-    """Return the state of an untrained member, with weights drawn from its seed."""
+def initial_member(net, index, seed):
+    """Return the net and the state of a member with weights drawn from its seed."""
     net = own_net(net, index)
     with random_stream(net.device, seed=seed):
         _initialize(net)
     module = to_cpu(net.module_.state_dict())
-    return MemberState(index, seed, module, extra=loose_buffers(net))
+    return net, MemberState(index, seed, module, extra=loose_buffers(net))
+
+
+def initial_state(net, index, seed):
+    """Return the state of an untrained member, with weights drawn from its seed."""
+    return initial_member(net, index, seed)[1]
 
 
 def _initialize(net):

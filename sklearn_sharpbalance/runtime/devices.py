@@ -164,8 +164,12 @@ def channels_last_on_cpu(x: torch.Tensor) -> torch.Tensor:
 def contiguous_weights_on_cpu(module: torch.nn.Module) -> None:
     """Convert weights and buffers on a CPU to C order."""
     for tensor in (*module.parameters(), *module.buffers()):
-        if not is_lazy(tensor):
-            tensor.data = contiguous_on_cpu(tensor.data)
+        if is_lazy(tensor):
+            continue
+        values = tensor.data
+        contiguous = contiguous_on_cpu(values)
+        if contiguous is not values:
+            tensor.data = contiguous
 
 
 def free_memory(device: torch.device) -> float:

@@ -22,17 +22,12 @@ from sklearn_sharpbalance.exceptions import (
     InvalidInputError,
     OutOfDeviceMemoryError,
 )
-from sklearn_sharpbalance.members import (
-    MemberState,
-    Segment,
-    initial_state,
-    score_member,
-)
-from sklearn_sharpbalance.members.inference import check_module
+from sklearn_sharpbalance.members import MemberState, Segment
+from sklearn_sharpbalance.members.inference import check_module, score_net
 from sklearn_sharpbalance.members.member_params import own_settings
 from sklearn_sharpbalance.members.net import sam_passes
 from sklearn_sharpbalance.members.session import NO_REPORT, Report
-from sklearn_sharpbalance.members.state import state_of
+from sklearn_sharpbalance.members.state import initial_member, restore, state_of
 from sklearn_sharpbalance.members.weights import pruned_member
 from sklearn_sharpbalance.persistence.fingerprint import by_file, stable_hash
 from sklearn_sharpbalance.runtime.rng import random_stream
@@ -200,24 +195,29 @@ def first_members(
 
     Raise if their networks, or the scorer, would fail later.
     """
-    members = [initial_state(net, i, seed) for i, seed in enumerate(seeds.members)]
-    for member, fitted in zip(members, warm_nets):
-        _take_weights(member, state_of(fitted))
-    for member in members if own_settings(net) else members[:1]:
-        check = partial(check_module, net, member, data=data, n_classes=n_classes)
-        explain_out_of_memory(check, net, len(members))
-        if scorer is not None and is_of_package(scorer):
-            try_score = partial(_try_score, net, member, data, scorer, precision)
-            explain_out_of_memory(try_score, net, len(members))
+    members, n_members = [], len(seeds.members)
+    tried = scorer if scorer is not None and is_of_package(scorer) else None
+    for i, seed in enumerate(seeds.members):
+        own, member = initial_member(net, i, seed)
+        if i < len(warm_nets):
+            _take_weights(member, state_of(warm_nets[i]))
+            own = restore(net, member)
+        if i == 0 or own_settings(net):
+            check = partial(_try_out, own, member, data, n_classes, tried, precision)
+            explain_out_of_memory(check, net, n_members)
+        members.append(member)
     return members
 
 
-def _try_score(net, member, data, scorer, precision) -> None:
-    """Score two samples: scorers of others may need all samples, or have a state."""
+def _try_out(net, member, data, n_classes, scorer, precision) -> None:
+    """Predict and score two samples; scorers of users may need all or have a state."""
+    check_module(net, member.seed, data, n_classes)
+    if scorer is None:
+        return
     few = rows_of(data, np.arange(min(2, len(data))))
     # Scores that are not finite now may be finite after some epochs.
     with suppress(DivergenceError), random_stream(net.device, seed=member.seed):
-        score_member(net, member, few, scorer=clone(scorer), precision=precision)
+        score_net(net, member, few, scorer=clone(scorer), precision=precision)
 
 
 def _take_weights(member, fitted):

@@ -267,7 +267,7 @@ def test_temperature_maximises_the_validation_likelihood(weighted):
     X, y = table()
     weight = np.random.default_rng(0).exponential(size=len(y)) ** 3
     weight = np.where(np.arange(len(y)) % 5, weight, 0) if weighted else np.ones(len(y))
-    options = {"validation_fraction": 0.3, **FAST, "max_epochs": 60}
+    options = {"validation_fraction": 0.3, **FAST, "max_epochs": 30, "lr": 0.01}
     clf = DeepEnsembleClassifier(n_estimators=2, aggregation="temperature", **options)
     clf.fit(X, y, sample_weight=weight if weighted else None)
     mean = clf.member_decision_function(X).astype(float).mean(0)

@@ -11,7 +11,7 @@ from sklearn_sharpbalance.exceptions import SharpBalanceWarning
 from tests.cases import rest_slow
 from tests.training.test_early_stopping import SMALL
 
-OPTIONS = {**SMALL, "max_epochs": 12, "early_stopping": 12, "standardize": False}
+OPTIONS = {**SMALL, "max_epochs": 6, "early_stopping": 6, "standardize": False}
 pytestmark = pytest.mark.filterwarnings("ignore:.*no finite logits")
 
 

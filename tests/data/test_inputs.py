@@ -33,7 +33,8 @@ SMALL = {
     "device": "cpu",
 }
 TABLE = {**SMALL, "estimator__module__hidden": (8,)}
-PICTURES = {**SMALL, "estimator__module__width": 4}
+PICTURES = {**SMALL, "estimator": SmallCNN, "train_transform": "crop_flip"}
+PICTURES["estimator__module__width"] = 4
 
 
 def table():

@@ -7,7 +7,7 @@ from PIL import Image
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance.arrays import dataset_labels
 from sklearn_sharpbalance.datasets import load_images, pairs
 from sklearn_sharpbalance.exceptions import InvalidInputError
@@ -15,6 +15,7 @@ from tests.cases import make_images
 
 N = 24
 FEW = {"n_estimators": 1, "max_epochs": 1, "batch_size": 8, "random_state": 0}
+FEW["estimator"] = SmallCNN
 X, Y = make_images(N, 10, 9), np.arange(N) % 3
 
 
@@ -143,7 +144,7 @@ def test_modules_may_return_their_logits_with_more(output):
             return self.wrap(self.last(x.flatten(1)))
 
     def fit(**params):
-        clf = DeepEnsembleClassifier(Model, **FEW, **params)
+        clf = DeepEnsembleClassifier(**FEW | {"estimator": Model} | params)
         return clf.fit(X, Y).predict_proba(X)
 
     plain = fit(estimator__module__wrap=lambda logits: logits)

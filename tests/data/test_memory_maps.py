@@ -16,6 +16,7 @@ from sklearn_sharpbalance import (
     MLP,
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
+    SmallCNN,
 )
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.autodiff import per_sample
@@ -56,8 +57,9 @@ class OwnScorer(LossScorer):
 
 
 NARROW, SIMPLE = {"estimator__module__width": 4}, {"estimator": Coarse}
+AUGMENTED = NARROW | {"estimator": SmallCNN, "train_transform": "crop_flip"}
 CASES = {
-    "images": (SharpBalance, "images", NARROW),
+    "images": (SharpBalance, "images", AUGMENTED),
     "own scorer": (SharpBalance, "images", {"sharpness": OwnScorer(), **SIMPLE}),
     "floats": (SharpBalance, "floats", NARROW),
     "grey": (SharpBalance, "grey", NARROW),
@@ -120,7 +122,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("held_out", rest_slow([0.25, None]))
-@pytest.mark.parametrize("shape", [(2000, 48, 48, 3), (2000, 3, 48, 48)])
+@pytest.mark.parametrize("shape", [(1000, 48, 48, 3), (1000, 3, 48, 48)])
 def test_numpy_copies_no_map(shape, held_out, tmp_path, monkeypatch):
     monkeypatch.setattr(statistics, "BLOCK_SIZE", 2**14)
     X = np.random.default_rng(0).integers(0, 255, shape, dtype=np.uint8)

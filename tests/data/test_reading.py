@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, IterableDataset
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, SmallCNN
 from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.data import reading, training_data
 from sklearn_sharpbalance.datasets import stream
@@ -26,7 +26,9 @@ from tests.training.killing import call_in_child
 
 N, MORE = 48, 17  # items; reads of the layout and of the test for random items
 FEW = {"n_estimators": 2, "max_epochs": 2, "random_state": 0, "device": "cpu"}
-NARROW, OF_IMAGES = FEW | {"estimator__module__width": 4}, FEW | {"estimator": Coarse}
+OF_IMAGES = FEW | {"estimator": Coarse}
+SMALL_CNN = {"estimator": SmallCNN, "estimator__module__width": 4}
+AUGMENTED = FEW | SMALL_CNN | {"train_transform": "crop_flip"}
 X, Y = make_images(N, 17, 16), np.arange(N) % 3
 
 
@@ -40,7 +42,7 @@ def rows():
 
 
 CASES = {
-    "images": (images, (X, np.array(list("abc"))[Y]), NARROW),
+    "images": (images, (X, np.array(list("abc"))[Y]), AUGMENTED),
     "table": (rows, table(N), FEW),
 }
 

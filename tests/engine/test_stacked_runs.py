@@ -36,11 +36,7 @@ def sessions(monkeypatch):
 
 
 def estimator(**params):
-    options = {
-        "max_epochs": 8,
-        "batch_size": 32,
-        "random_state": 0,
-    }
+    options = {"max_epochs": 4, "batch_size": 32, "random_state": 0}
     return SharpBalanceEnsembleClassifier(engine="stacked", **options | params)
 
 

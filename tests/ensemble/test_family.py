@@ -14,7 +14,7 @@ from sklearn_sharpbalance import (
 )
 from tests.cases import SMALL, rest_slow
 
-FEW = SMALL | {"max_epochs": 8}
+FEW = SMALL | {"max_epochs": 6}
 
 
 def deep(**params):

@@ -14,6 +14,7 @@ from sklearn_sharpbalance.data.input_statistics import PIECES, n_pieces
 from sklearn_sharpbalance.data.inputs import InputFormat
 from tests.cases import KINDS, SMALL, rest_slow
 
+FEW = SMALL | {"max_epochs": 2, "batch_size": 100}
 RNG = np.random.default_rng(0)
 X = RNG.uniform(-1, 1, (400, 2))
 y = (np.floor(3 * X[:, 0]) % 2).astype(int)  # stripes
@@ -25,7 +26,7 @@ FRAME = pd.DataFrame(
 @pytest.mark.parametrize("kind", KINDS)
 def test_columns_of_numbers_have_more_inputs(kind):
     """Pieces between quantiles of each column, and steps where the classes change."""
-    clf = kind(**SMALL).fit(X, y)
+    clf = kind(**FEW).fit(X, y)
     column, low, slope = clf.estimators_[0].module_.pieces
     assert column[: 2 * PIECES].tolist() == [0] * PIECES + [1] * PIECES
     assert set(column[2 * PIECES :].tolist()) == {0}  # the other column is noise
@@ -37,7 +38,7 @@ def test_columns_of_numbers_have_more_inputs(kind):
 
 
 def test_categories_have_no_more_inputs():
-    clf = SharpBalance(**SMALL).fit(FRAME, y)
+    clf = SharpBalance(**FEW).fit(FRAME, y)
     width = clf.member_inputs(FRAME).shape[1]
     net = clf.estimators_[0].module_
     seen = net.standardize(torch.as_tensor(clf.member_inputs(FRAME)))
@@ -55,7 +56,7 @@ def test_categories_have_no_more_inputs():
     ],
 )
 def test_other_fits_have_no_more_inputs(rows, params):
-    clf = SharpBalance(**{**SMALL, **params}).fit(X[rows], y[rows])
+    clf = SharpBalance(**{**FEW, **params}).fit(X[rows], y[rows])
     assert clf.estimators_[0].module_.pieces is None
 
 
@@ -70,7 +71,7 @@ def test_stripes_are_learned():
     """Without the encoding the accuracy is 0.7."""
     large = np.random.default_rng(1).uniform(-1, 1, (3000, 2))
     stripes = (np.floor(6 * large[:, 0]) % 2).astype(int)
-    clf = DeepEnsembleClassifier(random_state=0, device="cpu")
+    clf = DeepEnsembleClassifier(n_estimators=2, random_state=0, device="cpu")
     clf.fit(large[:2000], stripes[:2000])
     assert clf.score(large[2000:], stripes[2000:]) > 0.95
 
@@ -78,7 +79,7 @@ def test_stripes_are_learned():
 @pytest.mark.parametrize("data", rest_slow([FRAME, X]), ids=["frame", "array"])
 def test_engines_agree(data):
     stacked, skorch = (
-        SharpBalance(**SMALL, engine=engine).fit(data, y)
+        SharpBalance(**FEW, engine=engine).fit(data, y)
         for engine in ("stacked", "skorch")
     )
     np.testing.assert_allclose(
@@ -88,7 +89,7 @@ def test_engines_agree(data):
 
 @pytest.mark.parametrize("data", rest_slow([FRAME, X]), ids=["frame", "array"])
 def test_fitted_models_are_restored(data, tmp_path):
-    clf = SharpBalance(**SMALL).fit(data, y)
+    clf = SharpBalance(**FEW).fit(data, y)
     expected = clf.predict_proba(data)
     clf.save(tmp_path / "model")
     for restored in (
@@ -104,7 +105,7 @@ def test_fitted_models_are_restored(data, tmp_path):
 
 
 def test_partial_fit_keeps_the_encoding():
-    clf = DeepEnsembleClassifier(**{**SMALL, "max_epochs": None})
+    clf = DeepEnsembleClassifier(**{**FEW, "max_epochs": None})
     clf.partial_fit(X, y)
     first = clf.estimators_[0].module_.pieces.clone()
     clf.partial_fit(X[:20] + 1, y[:20])
@@ -113,8 +114,8 @@ def test_partial_fit_keeps_the_encoding():
 
 def test_weights_count_as_repeated_rows():
     weight = RNG.integers(1, 3, len(X))
-    weighted = DeepEnsembleClassifier(**SMALL).fit(X, y, sample_weight=weight)
-    repeated = DeepEnsembleClassifier(**SMALL).fit(
+    weighted = DeepEnsembleClassifier(**FEW).fit(X, y, sample_weight=weight)
+    repeated = DeepEnsembleClassifier(**FEW).fit(
         np.repeat(X, weight, axis=0), np.repeat(y, weight)
     )
     torch.testing.assert_close(

@@ -155,7 +155,7 @@ def test_losses_increase_diversity(loss):
     unlabeled, _ = table(80, seed=1)
 
     def alike(weight):
-        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=10)
+        clf = diversified(loss=loss, diversity_weight=weight, max_epochs=5)
         proba = clf.fit(X, y, X_unlabeled=unlabeled).member_predict_proba(unlabeled)
         if loss == "divdis":
             first, second, _ = torch.tensor(proba)

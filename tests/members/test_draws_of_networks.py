@@ -55,7 +55,7 @@ def test_fit_and_predict_do_not_use_global_generators(kind, params):
     defaults = {"estimator": AlwaysDropout, "validation_fraction": 0.2, "max_epochs": 3}
     probas = []
     for seed in (1, 2):
-        clf = kind(random_state=0, device="cpu", **defaults | params)
+        clf = kind(n_estimators=2, random_state=0, device="cpu", **defaults | params)
         seed_generators(seed)
         before = global_generators()
         clf.fit(X, y)

@@ -68,7 +68,7 @@ def test_reaches_and_never_exceeds_the_maximum_of_a_quadratic(
     norm, exact, adaptive, rho
 ):
     X, y = samples(5, C=2)
-    for seed in range(4):
+    for seed in range(2):
         net = quadratic_net(seed)
         g, H, w = quadratic_parts(net, X, y)
         scale = np.abs(w) if adaptive else np.ones_like(w)

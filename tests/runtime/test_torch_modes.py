@@ -206,7 +206,8 @@ def test_moments_of_weights_without_gradients_do_not_stay_denormal(engine):
     X = rng.normal(size=(500, 3)).astype(np.float32)
     X[1:, 0] = 0.0  # one of the 250 steps of an epoch has a gradient of its weights
     clf = DeepEnsembleClassifier(
-        **SMALL | {"max_epochs": 1, "batch_size": 2, "engine": engine},
+        **SMALL | {"n_estimators": 1, "max_epochs": 1, "batch_size": 2},
+        engine=engine,
         estimator=MLP,
         standardize=False,
         optimizer=torch.optim.AdamW,
