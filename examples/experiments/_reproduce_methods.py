@@ -5,6 +5,7 @@ from functools import partial
 
 import torch
 from scipy.stats import loguniform
+from sklearn.base import clone
 from sklearn.model_selection import ParameterSampler
 
 from sklearn_sharpbalance import (
@@ -52,6 +53,7 @@ PICTURE_RHO = (0.05, 0.1, 0.2, 0.4)
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
 # Over those of plain descent, on one H200: measured for Momentum-SAM on all samples.
 SECONDS_OF_A_BALANCED_EPOCH = 1.07
+SAME_SECONDS = "same seconds"
 # Methods for the passes of a deep ensemble, and the radii to choose from.
 LATER = {f"SAM, last {1 - share:.0%}": share for share in (0.75, 0.9, 0.95)}
 ALPHA = "estimator__optimizer__alpha"  # 0.2 is the default, 0.7 is the paper's
@@ -331,13 +333,32 @@ def attribution(options, seed):
     methods = Methods(cosine_recipe, options, seed)
     momentum = {"sam": "momentum_sam", "rho": 0.3}
     epochs = round(options.epochs * SECONDS_OF_A_BALANCED_EPOCH)
-    yield "same seconds", BASELINE, methods.deep(max_epochs=epochs)
+    yield SAME_SECONDS, BASELINE, methods.deep(max_epochs=epochs)
     candidates = {
         rule: methods.flat(rule, **momentum) for rule in ("flattest", "random")
     }
     everywhere = {"selection": "all", "warmup_epochs": 0}
     candidates["all"] = methods.flat(**everywhere, **momentum)
     yield from methods.equal_cost(candidates)
+
+
+def seconds_cifar10(options, seed):
+    """The default, with random samples too, and a deep ensemble of as many seconds.
+
+    ``options.seconds`` are those of the default over those of a deep ensemble of equal
+    epochs, see ``bench_images.py --plan final``.
+    """
+    methods = Methods(default_recipe, options, seed)
+    epochs = round(options.epochs * options.seconds)
+    default = SharpBalanceEnsembleClassifier(**methods.recipe)
+    yield SAME_SECONDS, BASELINE, methods.deep(max_epochs=epochs)
+    yield SAME_SECONDS, "default", default
+    yield SAME_SECONDS, "random", clone(default).set_params(selection="random")
+
+
+def seconds_cifar100(options, seed):
+    """The same with other images."""
+    yield from seconds_cifar10(options, seed)
 
 
 def radii_to_try(name):
@@ -618,6 +639,8 @@ ON_PICTURES = by_name(
         contest,
         contest_wide,
         attribution,
+        seconds_cifar10,
+        seconds_cifar100,
         recipe,
         defaults,
         defaults_few,

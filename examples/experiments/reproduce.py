@@ -4,7 +4,8 @@
     python examples/experiments/reproduce.py headline --data cifar10.npz --minutes 9
     python examples/experiments/reproduce.py report
 
-Runs: headline, ablation, contest_rho, contest, contest_wide, attribution, recipe, defaults,
+Runs: headline, ablation, contest_rho, contest, contest_wide, attribution,
+seconds_cifar10, seconds_cifar100, recipe, defaults,
 defaults_few, defaults_step, defaults_step_few, small_cnn, tradeoff, widths, sparsity,
 picture_sizes, sed, rethinking (pictures, on a GPU; the last two are of other papers);
 digits, confirm, sizes, digits_tradeoff, digits_widths, digits_sparsity (on a CPU).
@@ -55,7 +56,7 @@ CONFIG = Path(__file__).with_suffix(".toml")
 RESULTS = Path(__file__).parent / "results"
 COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
 # Options that only some runs have; absent from the settings of the others.
-OF_SOME_RUNS = ("head_epochs", "trunk_share")
+OF_SOME_RUNS = ("head_epochs", "trunk_share", "seconds")
 # Options that say which samples an ensemble is trained and measured on.
 OF_THE_TASK = ("pictures", "images", "corrupted", "sharpness_batches")
 
@@ -374,6 +375,7 @@ def parse():
     parser.add_argument("--first-seed", type=int, help="-1: those of the paper")
     parser.add_argument("--head-epochs", type=int)
     parser.add_argument("--trunk-share", type=float, help="of the training pictures")
+    parser.add_argument("--seconds", type=float, help="of the default over deep's")
     parser.add_argument("--rho", type=float)
     parser.add_argument("--flat-ratio", type=float)
     parser.add_argument("--images", type=int, help="train on the first so many only")

@@ -31,6 +31,7 @@ OPTIONS = argparse.Namespace(
     rho=0.1,
     flat_ratio=0.4,
     head_epochs=2,
+    seconds=1.2,
     radii=AnyRadius(),
 )
 
