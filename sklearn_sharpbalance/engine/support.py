@@ -138,13 +138,18 @@ def callback_refusal(net):
     return None
 
 
+DRAWS: set[Any] = {torch.Tensor.normal_, torch.Tensor.uniform_}
+DRAWS |= {nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_}
+
+
 class _WithoutDraws(TorchFunctionMode):
     """Does not draw weights: on the meta device torch imports its compiler for it."""
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func in (torch.Tensor.normal_, torch.Tensor.uniform_):
-            return args[0]
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def meta_module(net):

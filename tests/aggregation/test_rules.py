@@ -37,7 +37,7 @@ NEED_VALIDATION = ["greedy_soup", "best_member", "temperature"]
 FAST = {"max_epochs": 4, "random_state": 0, "device": "cpu"}
 
 
-def table(n=300, seed=0):
+def table(n=200, seed=0):
     X, y = make_classification(
         n, 8, n_informative=5, n_classes=3, flip_y=0.2, random_state=seed
     )
@@ -383,8 +383,8 @@ def test_staged_prediction_raises_for_rules_that_need_the_data(rule):
     ("rule", "match"),
     [
         (lambda z: z.mean(0), r"must return probabilities.*Row 0 is \[.*softmax"),
-        (lambda z: z.mean(0)[:, 0], r"shape \(300, 3\) .*got shape \(300,\)"),
-        (lambda z: softmax(z, -1), r"shape \(300, 3\) .*got shape \(., 300, 3\)"),
+        (lambda z: z.mean(0)[:, 0], r"shape \(200, 3\) .*got shape \(200,\)"),
+        (lambda z: softmax(z, -1), r"shape \(200, 3\) .*got shape \(., 200, 3\)"),
         (lambda z: softmax(z.mean(0), 0), "sum to one"),
         (lambda z: softmax(z.mean(0), 1) * [[2, -1, 0]], "non-negative"),
         (lambda z: softmax(z.mean(0), 1) * np.nan, r"Row 0 is \[nan"),
@@ -392,7 +392,7 @@ def test_staged_prediction_raises_for_rules_that_need_the_data(rule):
 )
 def test_function_that_does_not_return_probabilities_raises(rule, match):
     def valid_when_it_is_checked(z):
-        return rule(z) if z.shape[1] == 300 else softmax(z.mean(0), 1)
+        return rule(z) if z.shape[1] == 200 else softmax(z.mean(0), 1)
 
     clf, X, _ = fit(aggregation=valid_when_it_is_checked, max_epochs=1)
     for predict in (clf.predict_proba, clf.predict, clf.decision_function):

@@ -287,10 +287,10 @@ def test_members_are_scored_together_as_alone(label_smoothing, bias):
     net = member_net(net, 3, sam=SAM, device="cpu")
     members = [initial_state(net, i, seed=i) for i in range(3)]
     engine = StackedEngine()
+    want = [score_member(net, m, data, FisherTraceScorer("loop")) for m in members]
     for scorer in (FisherTraceScorer(), FisherTraceScorer(chunk_size=7)):
         assert engine.scores_together(net, scorer, "float32")
         found = engine.score(net, members, data, scorer, "float32")
-        want = [score_member(net, m, data, FisherTraceScorer("loop")) for m in members]
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-7)
 
 

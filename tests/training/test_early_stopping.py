@@ -101,13 +101,13 @@ def test_score_of_every_epoch_equals_that_of_a_shorter_fit(digits, transform):
 @pytest.mark.parametrize("engine", ["skorch", "stacked"])
 def test_n_iter_is_the_number_of_trained_epochs(engine):
     """The maximum over members; callbacks stop each of them inside a segment."""
-    options = {**SMALL, "early_stopping": False, "max_epochs": 40, "lr": 0.1}
+    options = {**SMALL, "early_stopping": False, "max_epochs": 24, "lr": 0.1}
     options |= {"optimizer": torch.optim.SGD, "engine": engine, "n_estimators": 3}
     stopper = EarlyStopping(monitor="valid_loss", patience=2, threshold=0)
     clf = DeepEnsembleClassifier(callbacks=[stopper], **options).fit(*noise(100))
     free = DeepEnsembleClassifier(**options).fit(*noise(100))
     lengths = [len(history) for history in clf.history_]
-    assert clf.n_iter_ == max(lengths) < 40
+    assert clf.n_iter_ == max(lengths) < 24
     assert min(lengths) < max(lengths)
     assert max(lengths) % 5  # inside a segment
     for member, n in enumerate(lengths):  # the end of one does not change the others

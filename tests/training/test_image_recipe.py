@@ -30,7 +30,7 @@ from tests.cases import pictures, weights
 
 RNG = np.random.default_rng(0)
 y = np.arange(24) % 2
-FEW = {"n_estimators": 2, "max_epochs": 2, "device": "cpu", "random_state": 0}
+FEW = {"n_estimators": 2, "max_epochs": 1, "device": "cpu", "random_state": 0}
 NARROW = {**FEW, "estimator__module__width": 4}  # of the default network
 LOSS = nn.CrossEntropyLoss
 EXPLICIT = {
@@ -308,7 +308,7 @@ def test_images_of_float_warn_that_their_defaults_differ(recwarn):
 
 def test_partial_fit_has_the_same_default_in_all_calls():
     X, labels = pictures(24)
-    clf = SharpBalance(n_estimators=2, device="cpu", random_state=0)
+    clf = SharpBalance(**{**NARROW, "max_epochs": None})
     clf.partial_fit(X, labels)
     first = dict(clf.settings_)
     assert first["train_transform"] == crops(1, False)
