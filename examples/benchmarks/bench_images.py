@@ -18,9 +18,10 @@ measured on the test set, those of ``final`` on corrupted images, too. Each row 
 ``final``
     The default, a deep ensemble of the same recipe, five members of fewer epochs, one
     net like airbench's, and the default of earlier tables.
-``final_some``, ``final_few``, ``digits``
-    The same for 10,000 and 2,000 images, and for digits as images of 8 x 8 (with
-    "digits" in place of a file), without corruptions.
+``final_some``, ``final_few``, ``digits``, ``letters``, ``doubled``
+    The same without corruptions: for 10,000 and 2,000 images, for digits as images of
+    8 x 8 and letters of 28 x 28 ("digits" and "letters" in place of a file), and for
+    10,000 images that are enlarged to 64 x 64.
 """
 
 import argparse
@@ -33,6 +34,7 @@ import numpy as np
 import pandas as pd
 import torch
 from _image_candidates import CropFlip, NormFirst, PoolNet
+from _letters import letters
 from _machine import RESULTS, machine
 
 from sklearn_sharpbalance import DeepEnsembleClassifier, SharpBalanceEnsembleClassifier
@@ -87,7 +89,8 @@ EARLIER = {  # the default of the tables that were made with 90 epochs
     **smoothing(0.0),
 }
 ONE = {"n_estimators": 1}
-TESTED = "final", "final_some", "final_few", "digits"  # on test images
+# On test images:
+TESTED = "final", "final_some", "final_few", "digits", "letters", "doubled"
 
 
 def default_and_others():
@@ -174,6 +177,8 @@ PLANS = {
     "final_some": (10_000, default_and_others()),
     "final_few": (2000, default_and_others()),
     "digits": (1200, default_and_others()),
+    "letters": (10_000, default_and_others()),
+    "doubled": (10_000, default_and_others()),
 }
 
 
@@ -216,7 +221,9 @@ def corrupted(X, y):
 
 
 def read(path):
-    """Return training and test images and labels of an npz file, or of digits."""
+    """Return training and test images and labels of a file, of digits or letters."""
+    if path == "letters":
+        return letters()
     if path == "digits":
         from sklearn.datasets import load_digits
         from sklearn.model_selection import train_test_split
@@ -248,6 +255,12 @@ def run(path, plans, only, budget):
     hard = corrupted(X_test, y_test) if "final" in plans else None
     for plan in plans:
         n, rows = PLANS[plan]
+        images, test_images = X[:n], X_test
+        if plan == "doubled":
+            images, test_images = (
+                part.repeat(2, axis=1).repeat(2, axis=2)
+                for part in (images, test_images)
+            )
         for name, clf in rows.items():
             if only and name not in only:
                 continue
@@ -255,7 +268,7 @@ def run(path, plans, only, budget):
                 print(f"no time for {plan}: {name}", flush=True)
                 continue
             start, cpu_start = time.perf_counter(), time.process_time()
-            clf.fit(X[:n], y[:n])
+            clf.fit(images, y[:n])
             seconds = time.perf_counter() - start
             record = {"plan": plan, "row": name, "data": Path(path).stem}
             record |= {"images": n, "seconds": seconds, "engine": clf.engine_.name}
@@ -266,7 +279,7 @@ def run(path, plans, only, budget):
             if plan == "final":
                 record["corrupted"] = scores(clf, hard[0], hard[1])
             if plan in TESTED:
-                record |= scores(clf, X_test, y_test, mirror=True)
+                record |= scores(clf, test_images, y_test, mirror=True)
             else:
                 record |= scores(clf, X[-N_VALIDATION:], y[-N_VALIDATION:])
             RECORDS.parent.mkdir(exist_ok=True)
@@ -334,7 +347,7 @@ def _draw(records):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", nargs="?", help="npz file of images")
+    parser.add_argument("data", nargs="?", help="npz file of images, digits or letters")
     parser.add_argument("--plan", nargs="+", choices=PLANS, default=["final"])
     parser.add_argument("--only", nargs="+", metavar="ROW")
     parser.add_argument("--budget", type=float, default=1e9, help="seconds")
