@@ -3,6 +3,7 @@
 import runpy
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from io import StringIO
 
 import numpy as np
@@ -10,17 +11,19 @@ import pandas as pd
 import pytest
 from sklearn.model_selection import train_test_split
 
-from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.__main__ import CORRUPTIONS, METHODS, corrupted, load, main
 
 SMALL = ["--epochs", "2", "--members", "2", "--seeds", "2"]
+FEW_STEPS = "adaptive_sharpness", partial(metrics.adaptive_sharpness, n_iter=2)
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
     """Run the demo once; return what it prints and the file without its suffix."""
     plot = tmp_path_factory.mktemp("demo") / "plot"
-    with redirect_stdout(StringIO()) as out:
+    with redirect_stdout(StringIO()) as out, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(metrics, *FEW_STEPS)
         main(["iris", "--seed", "3", *SMALL, "--plot", str(plot)])
     return out.getvalue(), plot
 
@@ -81,7 +84,8 @@ def test_separators_and_compressed_files_are_read(name, options, table, tmp_path
     assert y.tolist() == table["kind"].tolist()
 
 
-def test_text_and_empty_cells_are_trained_on(table, tmp_path, capsys):
+def test_text_and_empty_cells_are_trained_on(table, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(metrics, *FEW_STEPS)
     path = tmp_path / "t.csv"
     table.to_csv(path, index=False)
     plot = ["--plot", str(tmp_path / "plot.pdf")]

@@ -131,9 +131,8 @@ def test_patience_counts_accuracy_and_likelihood_breaks_ties(patience):
     assert clf.n_iter_ == len(clf.validation_scores_) == rises[0] + 1 + patience < 30
     for history in clf.history_:
         losses = [record["valid_loss"] for record in history]
-        assert losses == sorted(
-            losses, reverse=True
-        )  # the likelihood rises in every epoch
+        # The likelihood rises in every epoch.
+        assert losses == sorted(losses, reverse=True)
     assert len(clf.history_[0]) == clf.n_iter_  # so that the last epoch was kept
 
 
