@@ -128,7 +128,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_sharpbalance import DeepEnsembleClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> clf = DeepEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
+    >>> clf = DeepEnsembleClassifier(max_epochs=10, random_state=0).fit(X, y)
     >>> clf.predict_proba(X).shape
     (150, 3)
 
@@ -139,7 +139,7 @@ class DeepEnsembleClassifier(PhasedEnsemble):
     >>> rates = loguniform(0.001, 0.01)
     >>> space = {"lr": rates, "module__hidden": [(64,), (128, 128)]}
     >>> drawn = list(ParameterSampler(space, n_iter=3, random_state=1))
-    >>> clf = DeepEnsembleClassifier(max_epochs=20, member_params=drawn, random_state=0)
+    >>> clf = DeepEnsembleClassifier(max_epochs=10, member_params=drawn, random_state=0)
     >>> clf = clf.fit(X, y)
     >>> clf.engine_.reason
     'not stacked: members differ in module__hidden, and share one step...'

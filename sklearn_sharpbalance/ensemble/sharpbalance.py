@@ -204,7 +204,7 @@ class SharpBalanceEnsembleClassifier(PhasedEnsemble):
     >>> from sklearn.datasets import load_iris
     >>> from sklearn_sharpbalance import SharpBalanceEnsembleClassifier
     >>> X, y = load_iris(return_X_y=True)
-    >>> clf = SharpBalanceEnsembleClassifier(max_epochs=20, random_state=0).fit(X, y)
+    >>> clf = SharpBalanceEnsembleClassifier(max_epochs=10, random_state=0).fit(X, y)
     >>> clf.predict(X[:2])
     array([0, 0])
     >>> clf.sam_masks_.shape
