@@ -20,18 +20,25 @@ __all__ = [
     "stack_inputs",
 ]
 
+PIPE_ERRORS = ConnectionError, EOFError, FileNotFoundError
+DIED = (
+    "A process that read items died: its memory was full, or a decoder crashed. Use "
+    "fewer workers, or num_workers=0 to read in this process."
+)
+
 
 def read_batches(loader: DataLoader) -> Iterator[Any]:
     """Yield the batches of a loader; its workers end with them, also after an error."""
     batches = iter(loader)
     try:
         yield from batches
+    except PIPE_ERRORS as error:  # before torch sees that a worker died
+        if loader.num_workers == 0 or str(error).startswith("Caught"):
+            raise  # of an item
+        raise RuntimeError(f"DataLoader worker exited. {DIED}") from error
     except RuntimeError as error:
         if str(error).startswith("DataLoader worker"):  # and no error inside of one
-            error.add_note(
-                "A process that read items died: its memory was full, or a decoder "
-                "crashed. Use fewer workers, or num_workers=0 to read in this process."
-            )
+            error.add_note(DIED)
         raise
     finally:
         stop_workers(batches)

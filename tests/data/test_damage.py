@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 from torchvision.datasets import ImageFolder
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
+from sklearn_sharpbalance.data.loading import read_batches
 from sklearn_sharpbalance.datasets import load_images, pairs, stream
 from sklearn_sharpbalance.exceptions import InvalidInputError, SharpBalanceWarning
 from tests.cases import Items, assert_same_members, make_images, rest_slow
@@ -87,6 +88,21 @@ def test_damage_raises_and_the_fitted_model_stays(damage, n_buffer, store):
     np.testing.assert_array_equal(clf.predict_proba(X), before)
 
 
+class BrokenPipe:
+    """A loader whose only worker is killed while it sends a batch."""
+
+    num_workers = 1
+
+    def __iter__(self):
+        yield X[:16]
+        raise ConnectionResetError
+
+
+def test_a_broken_pipe_is_told_as_a_dead_worker():
+    with pytest.raises(RuntimeError, match="A process that read items died"):
+        list(read_batches(BrokenPipe()))
+
+
 @pytest.mark.parametrize("damage", rest_slow(DAMAGES, ["shorter", "worker"]))
 def test_the_fit_continues_when_the_data_are_mended(damage, store, every_epoch):
     items = store(damage, reads=5 * N)  # in the third epoch of the first member
@@ -117,21 +133,15 @@ def test_an_item_of_a_split_is_named_by_its_place_in_the_dataset():
     for use in (clf.fit, clf.predict):
         with pytest.raises(OSError, match="unreadable") as caught:
             use(part)
-        assert caught.value.__notes__ == [
-            "Item 17 of the Dataset was being read from 17."
-        ]
-
-
-# Labels -------------------------------------------------------------------------------
+        (note,) = caught.value.__notes__
+        assert note == "Item 17 of the Dataset was being read from 17."
 
 
 @pytest.mark.parametrize("n_buffer", [None, 0])
 @pytest.mark.parametrize("missing", [None, float("nan")])
 def test_items_without_a_label_raise(missing, n_buffer):
     items = Items(lambda i: (X[i], missing if i in (20, 30) else int(Y[i])), N)
-    with pytest.raises(
-        InvalidInputError, match=r"for 2 of 48 samples, first in row 20"
-    ):
+    with pytest.raises(InvalidInputError, match="2 of 48 samples, first in row 20"):
         DeepEnsembleClassifier(**FEW, n_buffer=n_buffer).fit(items)
 
 
@@ -145,9 +155,6 @@ def test_items_with_a_label_outside_of_the_classes_raise():
     with pytest.raises(InvalidInputError, match=r"labels \[7\] that are not among"):
         clf.partial_fit(Items(lambda i: (X[i], 7 if i == 40 else Y[i]), N))
     np.testing.assert_array_equal(clf.predict_proba(X), before)
-
-
-# Files --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -195,9 +202,6 @@ def test_damaged_files_are_left_out_on_request(lazy, photos):
         path.write_bytes(b"none")
     with pytest.raises(InvalidInputError, match="None of 46 image files"):
         load_images(photos, skip_damaged=True)
-
-
-# Streams ------------------------------------------------------------------------------
 
 
 class EndsEarly(IterableDataset):

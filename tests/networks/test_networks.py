@@ -191,9 +191,6 @@ def test_a_network_is_exported_for_batches_of_any_size(name):
         torch.testing.assert_close(program.module()(batch(net, n)), net(batch(net, n)))
 
 
-# The default network for a shape ------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("shape", "expected"),
     [
