@@ -1,6 +1,7 @@
 """Small networks train with one thread; torch's setting is restored."""
 
 import multiprocessing
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -19,12 +20,14 @@ from sklearn_sharpbalance import (
     SmallCNN,
     load,
 )
+from sklearn_sharpbalance.engine import skorch_engine
 from sklearn_sharpbalance.engine.choice import SMALL_PRODUCT, choose_threads
 from sklearn_sharpbalance.runtime.process import torch_threads
 
 rng = np.random.default_rng(0)
 y = np.arange(60) % 3
 X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+pictures = rng.integers(256, size=(60, 8, 8, 3), dtype=np.uint8)
 FAST = {"n_estimators": 2, "max_epochs": 1, "random_state": 0}
 
 
@@ -62,6 +65,8 @@ def seen(two_threads):
 )
 def test_small_networks_train_with_one_thread(kind, params, seen, tmp_path):
     clf = kind(callbacks=[Threads()], **params, **FAST).fit(X, y)
+    if kind is SharpBalanceEnsembleClassifier:
+        clf.partial_fit(X, y)
     assert set(seen) == {1}
     assert torch.get_num_threads() == 2
     assert clf.engine_.threads == 1
@@ -69,17 +74,29 @@ def test_small_networks_train_with_one_thread(kind, params, seen, tmp_path):
     assert load(tmp_path / "model").engine_ == clf.engine_
 
 
-def test_partial_fit_uses_one_thread(seen):
-    SharpBalanceEnsembleClassifier(callbacks=[Threads()], **FAST).partial_fit(X, y)
-    assert set(seen) == {1}
-    assert torch.get_num_threads() == 2
-
-
 def test_large_networks_and_pictures_use_the_setting_of_torch(seen):
-    pictures = rng.integers(256, size=(60, 8, 8, 3), dtype=np.uint8)
     clf = DeepEnsembleClassifier(SmallCNN, callbacks=[Threads()], **FAST)
     assert clf.fit(pictures, y).engine_.threads is None
     assert set(seen) == {2}
+
+
+def test_threads_train_members_as_one_thread_does(two_threads, monkeypatch):
+    train, seen = skorch_engine.train_batch, set()
+
+    def spy(*args):
+        seen.add((threading.get_ident(), torch.get_num_threads()))
+        return train(*args)
+
+    monkeypatch.setattr(skorch_engine, "train_batch", spy)
+    clf = SharpBalanceEnsembleClassifier(**FAST | {"max_epochs": 2})
+    state, fits = torch.get_rng_state(), []
+    for n_threads in (2, 1):
+        torch.set_num_threads(n_threads)
+        fits.append(clf.fit(pictures, y).member_predict_proba(pictures))
+    assert {n for _, n in seen} == {1}
+    assert len(seen) > 1
+    np.testing.assert_array_equal(*fits)
+    assert torch.get_rng_state().equal(state)
 
 
 class OwnNetwork(nn.Module):
@@ -145,20 +162,14 @@ def test_a_forked_process_can_predict_and_fit(two_threads, tmp_path):
 def test_threads_follow_the_largest_product(module, batch_size, n_members, threads):
     net = NeuralNetClassifier(module, module__module=module)
     assert choose_threads(net, batch_size, n_members) == threads
+    assert choose_threads(net.set_params(device="cuda"), batch_size, n_members) is None
 
 
-def test_a_gpu_does_not_change_the_setting():
-    net = NeuralNetClassifier(nn.Linear, module__module=nn.Linear(2, 2), device="cuda")
-    assert choose_threads(net, 128) is None
-
-
-def test_the_setting_is_restored_after_an_error(two_threads):
+def test_fits_in_threads_restore_the_setting(two_threads):
     with pytest.raises(RuntimeError), torch_threads(1):
         raise RuntimeError
     assert torch.get_num_threads() == 2
 
-
-def test_fits_in_threads_restore_the_setting(two_threads):
     def block(i):
         with torch_threads(1):
             time.sleep(0.05 * (i + 1))
