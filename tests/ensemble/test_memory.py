@@ -73,9 +73,6 @@ def test_memory_is_constant_over_many_fits(engine, n_fits, tmp_path):
     assert tensors[n_fits - 1] == tensors[2]
 
 
-# Copies of the data -------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("backend", rest_slow(["threads", "one thread"]))
 def test_members_train_on_the_given_array(backend, monkeypatch):
     """Every member reads the user's array, not a copy."""

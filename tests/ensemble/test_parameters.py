@@ -43,9 +43,6 @@ def make_wide(n_features, n_classes, width=8):
     return Wide(n_features, n_classes, width)
 
 
-# The parameter ``estimator`` --------------------------------------------------------
-
-
 @pytest.mark.parametrize("estimator", [Wide, make_wide])
 def test_sizes_are_passed_to_a_class_or_a_function(estimator):
     X, y = table(N, 4)

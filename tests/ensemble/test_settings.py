@@ -36,9 +36,6 @@ X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 y = np.arange(30) % 3
 
 
-# Names --------------------------------------------------------------------------------
-
-
 def description(kind, parameter):
     """Return what the docstring says of a parameter."""
     text = inspect.getdoc(kind)
@@ -56,9 +53,6 @@ def test_docstrings_list_every_registered_name(kind, parameter):
         text = text.partition("\n")[0]
     missing = [name for name in REGISTRIES[parameter] if f'"{name}"' not in text]
     assert not missing
-
-
-# Settings -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
