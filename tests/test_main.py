@@ -15,7 +15,7 @@ from sklearn_sharpbalance import DeepEnsembleClassifier, metrics
 from sklearn_sharpbalance.__main__ import CORRUPTIONS, METHODS, corrupted, load, main
 
 SMALL = ["--epochs", "2", "--members", "2", "--seeds", "2"]
-FEW_STEPS = "adaptive_sharpness", partial(metrics.adaptive_sharpness, n_iter=2)
+FEW_STEPS = partial(metrics.adaptive_sharpness, n_iter=2)
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def demo(tmp_path_factory):
     """Run the demo once; return what it prints and the file without its suffix."""
     plot = tmp_path_factory.mktemp("demo") / "plot"
     with redirect_stdout(StringIO()) as out, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(metrics, *FEW_STEPS)
+        patch.setattr(metrics, "adaptive_sharpness", FEW_STEPS)
         main(["iris", "--seed", "3", *SMALL, "--plot", str(plot)])
     return out.getvalue(), plot
 
@@ -85,7 +85,7 @@ def test_separators_and_compressed_files_are_read(name, options, table, tmp_path
 
 
 def test_text_and_empty_cells_are_trained_on(table, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(metrics, *FEW_STEPS)
+    monkeypatch.setattr(metrics, "adaptive_sharpness", FEW_STEPS)
     path = tmp_path / "t.csv"
     table.to_csv(path, index=False)
     plot = ["--plot", str(tmp_path / "plot.pdf")]

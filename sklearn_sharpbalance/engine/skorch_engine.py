@@ -137,6 +137,9 @@ def train_in_threads(net, data, calls):
         if not member.stopped
     }
     running: dict[Future, tuple] = {}  # member and batches of each task
+    pool = ThreadPoolExecutor(
+        n_threads, initializer=torch.set_num_threads, initargs=(own_threads,)
+    )
 
     def next_batch(batches):
         with lending_process_state():
@@ -145,9 +148,6 @@ def train_in_threads(net, data, calls):
     def go_on(i, batches):
         running[pool.submit(next_batch, batches)] = i, batches
 
-    pool = ThreadPoolExecutor(
-        n_threads, initializer=torch.set_num_threads, initargs=(own_threads,)
-    )
     stream = random_stream(net.device)
     with stream, tf32(segment.precision), torch_threads(own_threads), pool:
         for i, session in sessions.items():
@@ -187,9 +187,11 @@ def _fused_steps(net):
     ]
     for group in groups:
         group["fused"] = True
-    yield
-    for group in groups:
-        group["fused"] = None
+    try:
+        yield
+    finally:
+        for group in groups:
+            group["fused"] = None
 
 
 def train_epoch(session, source, layout, epoch):

@@ -138,8 +138,13 @@ def callback_refusal(net):
     return None
 
 
-DRAWS: set[Any] = {torch.Tensor.normal_, torch.Tensor.uniform_}
-DRAWS |= {nn.init.kaiming_uniform_, nn.init.normal_, nn.init.uniform_}
+DRAWS: set[Any] = {  # of weights
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+    nn.init.kaiming_uniform_,
+    nn.init.normal_,
+    nn.init.uniform_,
+}
 
 
 class _WithoutDraws(TorchFunctionMode):
