@@ -3,6 +3,7 @@
 import fnmatch
 import inspect
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from numbers import Real
 from types import NoneType
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
 from sklearn_sharpbalance._validation import in_a_sentence, printable
 from sklearn_sharpbalance.exceptions import (
@@ -40,6 +42,8 @@ __all__ = [
     "to_cpu",
 ]
 
+PACKAGE = __name__.partition(".")[0] + "."
+DRAWS = {Tensor.normal_, torch.nn.init.kaiming_uniform_}  # of large weights
 # How torch computes a step, which does not change what it keeps.
 KERNELS = {"foreach", "fused", "capturable", "differentiable"}
 
@@ -139,14 +143,27 @@ def _outside(name):
     return re.sub(r"^(module\.)+", "", name)
 
 
+class _WithoutDraws(TorchFunctionMode):
+    """Leaves out draws of weights, which take most of the time of a restore."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def restore(net, state, *, from_file=False):
     """Return an initialised copy of ``net`` with the state of a member.
 
     A state ``from_file`` may be a stranger's: that of its optimizer is checked.
     """
     net = own_net(net, state.index)
-    with random_stream(net.device, seed=state.seed):
-        # Weights are drawn and overwritten; other draws of the module are repeated.
+    module = getattr(net, "module__module", None)
+    of_package = isinstance(module, type) and module.__module__.startswith(PACKAGE)
+    # Other draws of a user's module are repeated.
+    drawing = _WithoutDraws() if of_package else nullcontext()
+    with random_stream(net.device, seed=state.seed), drawing:
         net.initialize()
     try:
         _restore(net, state, from_file)
