@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 from _reproduce_figures import BLUE, ORANGE
-from _reproduce_methods import BASELINE
+from _reproduce_methods import BASELINE, SAME_SECONDS
 from _reproduce_records import by_method, difference, student
 from _reproduce_tables import row, signed
 
@@ -81,6 +81,11 @@ CLAIMS = (
         SAME_COST,
         ("deep ensemble, twice the members", BASELINE),
         CORRUPTED,
+    ),
+    Claim(
+        "11. On CIFAR-100, is the default more accurate for the same seconds?",
+        "yes",
+        *("seconds_cifar100", SAME_SECONDS, ("default", BASELINE), CORRUPTED),
     ),
 )
 

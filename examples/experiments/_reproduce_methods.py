@@ -5,7 +5,6 @@ from functools import partial
 
 import torch
 from scipy.stats import loguniform
-from sklearn.base import clone
 from sklearn.model_selection import ParameterSampler
 
 from sklearn_sharpbalance import (
@@ -343,17 +342,16 @@ def attribution(options, seed):
 
 
 def seconds_cifar10(options, seed):
-    """The default, with random samples too, and a deep ensemble of as many seconds.
+    """The default, and a deep ensemble of as many seconds.
 
     ``options.seconds`` are those of the default over those of a deep ensemble of equal
     epochs, see ``bench_images.py --plan final``.
     """
     methods = Methods(default_recipe, options, seed)
     epochs = round(options.epochs * options.seconds)
-    default = SharpBalanceEnsembleClassifier(**methods.recipe)
     yield SAME_SECONDS, BASELINE, methods.deep(max_epochs=epochs)
+    default = SharpBalanceEnsembleClassifier(**methods.recipe)
     yield SAME_SECONDS, "default", default
-    yield SAME_SECONDS, "random", clone(default).set_params(selection="random")
 
 
 def seconds_cifar100(options, seed):
