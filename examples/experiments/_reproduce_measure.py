@@ -13,7 +13,7 @@ from _cifar import read_cifar10, read_folder, read_npz
 from _packed_jpeg import is_packed, read_packed
 from _reproduce_methods import ON_DIGITS
 from scipy.special import log_softmax, softmax
-from scipy.stats import rankdata, spearmanr
+from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 from torch.optim.swa_utils import update_bn
@@ -216,9 +216,8 @@ def measure_corrupted(clf, task, temperature, mixed_temperature):
 def measure_reestimated(clf, task):
     """Accuracies with BatchNorm statistics that are computed again after training.
 
-    In the statistics of "reestimated" all training images have the same weight. A gain
-    of a method that is lost there comes from the running statistics of its training. In
-    those of "sharp_half" the sharpest fifth of the images has half of the weight.
+    A gain of a method that is lost there comes from the running statistics of its
+    training.
     """
     nets = [net.module_.eval() for net in clf.estimators_]
     norms = torch.nn.modules.batchnorm._BatchNorm
@@ -226,18 +225,11 @@ def measure_reestimated(clf, task):
         return {}
     transform = transform_of(clf, task.X)
     device = next(nets[0].parameters()).device
-    n_sharp = len(task.X) // 5
-    order = np.argsort(-mean_ranks(clf, task))
+    order = np.random.default_rng(0).permutation(len(task.X))
 
-    def batches(share):
-        rng = np.random.default_rng(0)
-        n_batches, size = max(len(order) // 128, 1), min(len(order), 128)
-        from_sharp = round(share * size)
-        for _ in range(n_batches):
-            sharp = rng.choice(order[:n_sharp], from_sharp)
-            flat = rng.choice(order[n_sharp:], size - from_sharp)
-            x = clf.member_inputs(task.X[np.concatenate([sharp, flat])])
-            x = torch.from_numpy(x).to(device)
+    def batches():
+        for rows in np.array_split(order, len(order) // 128 + 1):
+            x = torch.from_numpy(clf.member_inputs(task.X[rows])).to(device)
             yield x if transform is None else transform(x)
 
     @torch.inference_mode()
@@ -249,15 +241,14 @@ def measure_reestimated(clf, task):
             hits += (clf.classes_[codes] == labels[rows]).sum()
         return float(hits / len(labels))
 
-    found = {}
-    for name, share in {"reestimated": 0.2, "sharp_half": 0.5}.items():
-        copies = [deepcopy(net) for net in nets]
-        for net in copies:
-            update_bn(batches(share), net)
-        corrupted = [accuracy(copies, *pair) for pair in task.corrupted.values()]
-        found[f"{name}_accuracy"] = accuracy(copies, task.X_test, task.y_test)
-        found[f"{name}_corrupted_accuracy"] = float(np.mean(corrupted))
-    return found
+    copies = [deepcopy(net) for net in nets]
+    for net in copies:
+        update_bn(batches(), net)
+    corrupted = [accuracy(copies, *pair) for pair in task.corrupted.values()]
+    return {
+        "reestimated_accuracy": accuracy(copies, task.X_test, task.y_test),
+        "reestimated_corrupted_accuracy": float(np.mean(corrupted)),
+    }
 
 
 def transform_of(clf, X):
@@ -265,14 +256,6 @@ def transform_of(clf, X):
     if clf.train_transform == "auto":
         return RandomCropFlip(padding=X.shape[1] // 8, mode="reflect")
     return resolve_transform(clf.train_transform)
-
-
-def mean_ranks(clf, task):
-    """Ranks (N,) of the training images by their Fisher trace, mean of the members."""
-    codes = np.searchsorted(clf.classes_, task.y)
-    X = clf.member_inputs(task.X)
-    traces = [fisher_trace(net, X, codes).cpu() for net in clf.estimators_]
-    return np.mean([rankdata(trace) for trace in traces], axis=0)
 
 
 def mean_proba(logits):

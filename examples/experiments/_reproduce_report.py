@@ -44,8 +44,6 @@ __all__ = [
 COLUMNS = {
     "re-estimated": ("reestimated_accuracy", 100, 2),
     "corrupted, re-estimated": ("reestimated_corrupted_accuracy", 100, 2),
-    "sharp half": ("sharp_half_accuracy", 100, 2),
-    "corrupted, sharp half": ("sharp_half_corrupted_accuracy", 100, 2),
     "NLL": ("nll", 1, 3),
     "NLL, tempered": ("nll_after_temperature", 1, 3),
     "corrupted NLL": ("corrupted_nll", 1, 3),
