@@ -17,10 +17,11 @@ from sklearn_sharpbalance.data.statistics import (
     scale_or_one,
     warn_of_rounding,
 )
+from sklearn_sharpbalance.data.training_data import ArrayRows
 
 __all__ = ["InputStatistics", "input_statistics", "n_pieces"]
 
-STATISTICS_ITEMS = 4096  # items of a Dataset to read: a full pass may take minutes
+STATISTICS_ITEMS = 4096  # images or items to read: a full pass may take minutes
 CLIP = 3.0  # bound of the features of a table, in their scale
 PIECES = 16  # of each column of numbers in the encoding for the default network
 STEPS = 16  # of each of these columns, at most
@@ -90,13 +91,17 @@ def input_statistics(data, fmt, *, encode=False):
     if fmt.kind == "dict":
         return None
     X, y, weight = data.X, data.y, data.weight
-    if fmt.kind == "dataset":
-        rows = range(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
-        items = NamedItems(X)
-        X = stack_inputs([as_array(items[i][0]) for i in rows])
+    rows = np.arange(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
+    is_dataset = fmt.kind == "dataset"
+    if is_dataset or X.ndim == 4:
         y, weight = y[rows], None if weight is None else weight[rows]
+    if is_dataset:
+        items = NamedItems(X)
+        X = stack_inputs([as_array(items[i][0]) for i in rows.tolist()])
         if X.ndim < 4:
             warn_of_rounding(X)
+    elif X.ndim == 4:
+        X = ArrayRows(X, rows)
     if X.ndim == 4:
         center, scale = moments(X, weight)
         scale = scale_or_one(center, scale)

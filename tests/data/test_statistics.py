@@ -5,7 +5,9 @@ import pytest
 import torch
 from sklearn.feature_selection import f_classif
 
-from sklearn_sharpbalance.data import statistics
+from sklearn_sharpbalance.data import TrainingData, statistics
+from sklearn_sharpbalance.data.input_statistics import input_statistics
+from sklearn_sharpbalance.data.inputs import InputFormat
 from sklearn_sharpbalance.data.statistics import (
     class_steps,
     column_blocks,
@@ -39,10 +41,8 @@ def test_weights_count_as_repeated_rows():
 
 
 def test_one_outlier_hardly_changes_quartiles():
-    changed = X.copy()
-    changed[7] = 1e6
-    median, scale = quartiles(changed)
     expected_median, expected_scale = quartiles(X)
+    median, scale = quartiles(np.vstack([X, np.full((1, 5), 1e6)]))
     assert np.all(np.abs(median - expected_median) < 0.5 * expected_scale)
     np.testing.assert_allclose(scale, expected_scale, rtol=0.3)
 
@@ -57,6 +57,13 @@ def test_quartiles_of_many_rows_use_some_of_them(monkeypatch):
     many = RNG.standard_normal((5000, 2))
     monkeypatch.setattr(statistics, "MAX_ROWS", 1000)
     np.testing.assert_array_equal(quartiles(many), quartiles(many[::5]))
+
+
+def test_statistics_of_many_images_use_some_of_them():
+    images = RNG.integers(0, 256, (9000, 1, 1, 1))
+    fmt = InputFormat("images", (1, 1, 1), (1, 1, 1))
+    found = input_statistics(TrainingData(images, np.zeros(9000, int)), fmt)
+    assert found.center == pytest.approx(images[::2].mean())
 
 
 def test_small_blocks_give_the_same_quartiles(monkeypatch):
