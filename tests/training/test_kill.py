@@ -15,16 +15,9 @@ from tests.training.killing import KINDS, assert_bitwise, small_data, start, wei
 PATIENCE = 120  # seconds until a child process counts as hanging
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @cache
 def uninterrupted(kind, max_epochs):
+    torch.set_num_threads(1)  # as in the process that is killed
     return weights(KINDS[kind](max_epochs=max_epochs).fit(*small_data()))
 
 
