@@ -8,13 +8,12 @@ import torch
 from skorch import NeuralNetClassifier
 from skorch.callbacks import EpochScoring, LRScheduler
 from torch import nn
-from torch.overrides import TorchFunctionMode
 
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.members.module import OWN_ARGUMENTS
 from sklearn_sharpbalance.members.net import with_callbacks
 from sklearn_sharpbalance.members.session import callbacks_for
-from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.rng import WithoutDraws, random_stream
 
 __all__ = [
     "NOT_INSPECTED",
@@ -138,25 +137,6 @@ def callback_refusal(net):
     return None
 
 
-DRAWS: set[Any] = {  # of weights
-    torch.Tensor.normal_,
-    torch.Tensor.uniform_,
-    nn.init.kaiming_uniform_,
-    nn.init.normal_,
-    nn.init.uniform_,
-}
-
-
-class _WithoutDraws(TorchFunctionMode):
-    """Does not draw weights: on the meta device torch imports its compiler for it."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in DRAWS:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
-
-
 def meta_module(net):
     """Return the members' module without memory for its weights; None if it fails."""
     module = net.module__module
@@ -165,7 +145,7 @@ def meta_module(net):
     kwargs = net.get_params_for("module")
     kwargs = {k: v for k, v in kwargs.items() if k not in OWN_ARGUMENTS}
     try:
-        with torch.device("meta"), _WithoutDraws(), random_stream("cpu"):
+        with torch.device("meta"), WithoutDraws(), random_stream("cpu"):
             return module(**kwargs)
     except Exception:  # any error of a user's factory: it is raised again in the fit
         return None

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
-from torch.overrides import TorchFunctionMode
 
 from sklearn_sharpbalance._validation import in_a_sentence, printable
 from sklearn_sharpbalance.exceptions import (
@@ -23,7 +22,7 @@ from sklearn_sharpbalance.exceptions import (
 )
 from sklearn_sharpbalance.members.member_params import own_net
 from sklearn_sharpbalance.optim.look_sam import COUNT
-from sklearn_sharpbalance.runtime.rng import random_stream
+from sklearn_sharpbalance.runtime.rng import WithoutDraws, random_stream
 from sklearn_sharpbalance.runtime.torch_internals import (
     own_buffers,
     step_of,
@@ -43,7 +42,6 @@ __all__ = [
 ]
 
 PACKAGE = __name__.partition(".")[0] + "."
-DRAWS = {Tensor.normal_, torch.nn.init.kaiming_uniform_}  # of large weights
 # How torch computes a step, which does not change what it keeps.
 KERNELS = {"foreach", "fused", "capturable", "differentiable"}
 
@@ -143,16 +141,6 @@ def _outside(name):
     return re.sub(r"^(module\.)+", "", name)
 
 
-class _WithoutDraws(TorchFunctionMode):
-    """Leaves out draws of weights, which take most of the time of a restore."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        if func in DRAWS:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
-
-
 def restore(net, state, *, from_file=False):
     """Return an initialised copy of ``net`` with the state of a member.
 
@@ -161,8 +149,8 @@ def restore(net, state, *, from_file=False):
     net = own_net(net, state.index)
     module = getattr(net, "module__module", None)
     of_package = isinstance(module, type) and module.__module__.startswith(PACKAGE)
-    # Other draws of a user's module are repeated.
-    drawing = _WithoutDraws() if of_package else nullcontext()
+    # Draws take most of the time. Other draws of a user's module are repeated.
+    drawing = WithoutDraws() if of_package else nullcontext()
     with random_stream(net.device, seed=state.seed), drawing:
         net.initialize()
     try:

@@ -7,10 +7,12 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
+from torch.overrides import TorchFunctionMode
 
 __all__ = [
     "AFTER_TRAINING",
     "BEFORE_TRAINING",
+    "WithoutDraws",
     "epoch_rng",
     "epoch_seed",
     "global_states",
@@ -24,6 +26,13 @@ __all__ = [
 BEFORE_TRAINING = 2**32
 AFTER_TRAINING = 2**32 + 1
 
+DRAWS = {  # of weights
+    torch.Tensor.normal_,
+    torch.Tensor.uniform_,
+    torch.nn.init.kaiming_uniform_,
+    torch.nn.init.normal_,
+    torch.nn.init.uniform_,
+}
 # The lock of the process's global state: random generators and flags of torch. Without
 # it, fits in two threads would draw from each other's generators, and restore each
 # other's state instead of the user's.
@@ -110,3 +119,16 @@ def lending_process_state() -> Iterator[None]:
         yield
     finally:
         _THREAD.is_lent = False
+
+
+class WithoutDraws(TorchFunctionMode):
+    """Leaves out draws of new weights that will be overwritten, or have no memory.
+
+    On the meta device torch would import its compiler for a draw.
+    """
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func in DRAWS:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
