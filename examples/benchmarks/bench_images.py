@@ -17,8 +17,8 @@ measured on the test set, those of ``final`` on corrupted images, too. Each row 
     1,000 images: how many epochs?
 ``final``
     The default, a deep ensemble of the same recipe, five members of fewer epochs, one
-    net like airbench's, and the default of earlier tables. The row before them has the
-    seconds that only the first fit of a process takes.
+    net like airbench's, and the default of earlier tables. The row before them is
+    the first fit of a process, which also loads and compiles kernels.
 ``final_some``, ``final_few``, ``digits``, ``letters``, ``doubled``
     The same without corruptions: for 10,000 and 2,000 images, for digits as images of
     8 x 8 and letters of 28 x 28 ("digits" and "letters" in place of a file), and for

@@ -91,11 +91,13 @@ def input_statistics(data, fmt, *, encode=False):
     if fmt.kind == "dict":
         return None
     X, y, weight = data.X, data.y, data.weight
-    rows = np.arange(0, len(X), max(1, len(X) // STATISTICS_ITEMS))
-    is_dataset = fmt.kind == "dataset"
-    if is_dataset or X.ndim == 4:
+    rows = np.arange(len(X))
+    if fmt.kind == "dataset" or X.ndim == 4:
+        if weight is not None and weight.any():
+            rows = np.flatnonzero(weight > 0)
+        rows = rows[:: max(1, len(rows) // STATISTICS_ITEMS)]
         y, weight = y[rows], None if weight is None else weight[rows]
-    if is_dataset:
+    if fmt.kind == "dataset":
         items = NamedItems(X)
         X = stack_inputs([as_array(items[i][0]) for i in rows.tolist()])
         if X.ndim < 4:

@@ -62,8 +62,9 @@ def test_quartiles_of_many_rows_use_some_of_them(monkeypatch):
 def test_statistics_of_many_images_use_some_of_them():
     images = RNG.integers(0, 256, (9000, 1, 1, 1))
     fmt = InputFormat("images", (1, 1, 1), (1, 1, 1))
-    found = input_statistics(TrainingData(images, np.zeros(9000, int)), fmt)
-    assert found.center == pytest.approx(images[::2].mean())
+    for weight, used in ((None, images[::2]), (np.arange(9000) % 2, images[1::2])):
+        data = TrainingData(images, np.zeros(9000, int), weight)
+        assert input_statistics(data, fmt).center == pytest.approx(used.mean())
 
 
 def test_small_blocks_give_the_same_quartiles(monkeypatch):

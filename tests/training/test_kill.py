@@ -10,6 +10,7 @@ from itertools import product
 import pytest
 import torch
 
+from sklearn_sharpbalance.runtime.process import torch_threads
 from tests.training.killing import KINDS, assert_bitwise, small_data, start, weights
 
 PATIENCE = 120  # seconds until a child process counts as hanging
@@ -17,8 +18,8 @@ PATIENCE = 120  # seconds until a child process counts as hanging
 
 @cache
 def uninterrupted(kind, max_epochs):
-    torch.set_num_threads(1)  # as in the process that is killed
-    return weights(KINDS[kind](max_epochs=max_epochs).fit(*small_data()))
+    with torch_threads(1):  # as in the process that is killed
+        return weights(KINDS[kind](max_epochs=max_epochs).fit(*small_data()))
 
 
 def finish(process, path):
