@@ -3,17 +3,17 @@
 from typing import NamedTuple
 
 import numpy as np
-from _reproduce_figures import BLUE, ORANGE
+from _reproduce_figures import BLUE, COLORS, ORANGE
 from _reproduce_methods import BASELINE, SAME_SECONDS
-from _reproduce_records import by_method, difference, student
+from _reproduce_records import by_method, difference, holm
 from _reproduce_tables import row, signed
 
 __all__ = ["claims", "gain_figure"]
 
 SAME_EPOCHS, SAME_COST = "same epochs", "same cost"
 SPLIT = "flattest, split"
-CORRUPTED = "corrupted_accuracy"
-POINTS, RATIO = "points", "%"
+CLEAN, CORRUPTED = "accuracy", "corrupted_accuracy"
+AGAIN = "reestimated_corrupted_accuracy"  # BatchNorm statistics after the training
 
 
 class Claim(NamedTuple):
@@ -25,14 +25,13 @@ class Claim(NamedTuple):
     group: str
     pair: tuple[str, str]
     metric: str
-    unit: str = POINTS
 
 
 CLAIMS = (
     Claim(
         "1. Does a larger radius make the members of a SAM ensemble more alike?",
         "yes: DER falls with `rho`",
-        *("tradeoff", "SAM", ("SAM, rho 0.4", "SAM, rho 0.05"), "der", ""),
+        *("tradeoff", "SAM", ("SAM, rho 0.4", "SAM, rho 0.05"), "der"),
     ),
     Claim(
         "2. Is SharpBalance more accurate on corrupted images for the same passes?",
@@ -83,70 +82,76 @@ CLAIMS = (
         CORRUPTED,
     ),
     Claim(
-        "11. On CIFAR-100, is the default more accurate for the same seconds?",
+        "11. For the same seconds, does the default gain on CIFAR-100?",
         "yes",
         *("seconds_cifar100", SAME_SECONDS, ("default", BASELINE), CORRUPTED),
+    ),
+    Claim(
+        "12. And with BatchNorm statistics computed again?",
+        "yes, two thirds",
+        *("seconds_cifar100", SAME_SECONDS, ("default", BASELINE), AGAIN),
+    ),
+    Claim(
+        "13. Does it gain on CIFAR-10?",
+        "yes",
+        *("seconds_cifar10", SAME_SECONDS, ("default", BASELINE), CORRUPTED),
+    ),
+    Claim(
+        "14. And with BatchNorm statistics computed again?",
+        "no",
+        *("seconds_cifar10", SAME_SECONDS, ("default", BASELINE), AGAIN),
+    ),
+    Claim(
+        "15. And on clean images of CIFAR-10?",
+        "no, it loses",
+        *("seconds_cifar10", SAME_SECONDS, ("default", BASELINE), CLEAN),
     ),
 )
 
 
 def claims(results):
     """Return a Markdown table of all claims; ``results`` is {run: records}."""
-    lines = ["| question | answer | difference | ensembles | all numbers |"]
-    lines.append("|---|---|---|---|---|")
+    found = []
     for claim in CLAIMS:
-        records = results[claim.run]
-        methods = by_method(records, claim.group)
+        methods = by_method(results[claim.run], claim.group)
         ours, others = (methods[name] for name in claim.pair)
-        lines.append(
-            row(
-                [
-                    claim.question,
-                    claim.answer,
-                    measured(claim, records, ours, others),
-                    str(len(ours.keys() & others.keys())),
-                    f"[table](results/reproduce_{claim.run}.md)",
-                ]
-            )
-        )
+        each = difference(results[claim.run], ours, others, claim.metric)
+        found.append((claim, each, len(ours.keys() & others.keys())))
+    adjusted = holm([each.p_value for _, each, _ in found])
+    lines = ["| question | answer | difference | p | ensembles | all numbers |"]
+    lines.append("|---|---|---|---|---|---|")
+    for (claim, each, n), p_value in zip(found, adjusted):
+        points = claim.metric.endswith("accuracy")
+        told = signed(each) + " points" if points else signed(each, 1, 3)
+        page = f"[table](results/reproduce_{claim.run}.md)"
+        p_told = "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
+        cells = [claim.question, claim.answer, told, p_told, str(n), page]
+        lines.append(row(cells))
     return "\n".join(lines) + "\n"
 
 
-def measured(claim, records, ours, others):
-    """Return the difference with its interval, in the unit of the claim."""
-    if claim.unit == RATIO:
-        seeds = sorted(ours.keys() & others.keys())
-        pairs = [(ours[s][claim.metric], others[s][claim.metric]) for s in seeds]
-        return signed(student(np.array([a / b - 1 for a, b in pairs])), 100, 1) + " %"
-    found = difference(records, ours, others, claim.metric)
-    return signed(found) + " points" if claim.unit else signed(found, 1, 3)
-
-
-def gain_figure(records):
-    """Return a figure of ``attribution``: accuracy over a deep ensemble."""
+def gain_figure(results):
+    """Return a figure of accuracy over a deep ensemble of as many seconds."""
     import matplotlib.pyplot as plt
 
-    methods = by_method(records, SAME_COST)
-    shown = {
-        "SharpBalance": "flattest",
-        "random samples": "random",
-        "both kinds in a batch,\nnormalised apart": SPLIT,
-        "the same\nwithout SAM": f"{SPLIT}, radius 0",
-    }
+    runs = {"CIFAR-100": "seconds_cifar100", "CIFAR-10": "seconds_cifar10"}
     figure, ax = plt.subplots(figsize=(7, 3.2), layout="constrained")
     for shift, color, label, metric in (
-        (-0.1, ORANGE, "corrupted images", CORRUPTED),
-        (0.1, BLUE, "clean images", "accuracy"),
+        (-0.15, ORANGE, "corrupted images", CORRUPTED),
+        (0, COLORS[3], "the same, BatchNorm statistics renewed", AGAIN),
+        (0.15, BLUE, "clean images", CLEAN),
     ):
-        found = [
-            difference(records, methods[name], methods[BASELINE], metric)
-            for name in shown.values()
-        ]
+        found = []
+        for run in runs.values():
+            methods = by_method(results[run], SAME_SECONDS)
+            pair = methods["default"], methods[BASELINE]
+            found.append(difference(results[run], *pair, metric))
         x = np.arange(len(found)) + shift
         bars = {"yerr": [100 * each.half for each in found], "fmt": "o", "capsize": 4}
         ax.errorbar(x, [100 * f.mean for f in found], **bars, c=color, label=label)
     ax.axhline(0, color="0.5", lw=1)
-    ax.set_xticks(range(len(shown)), list(shown))
+    ax.set_xticks(range(len(runs)), list(runs))
+    ax.set_xlim(-0.5, len(runs) - 0.5)
     ax.set_ylabel("Points over a deep ensemble")
-    ax.legend(frameon=False)
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     return figure

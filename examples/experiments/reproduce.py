@@ -254,7 +254,7 @@ def write_page(results):
     (RESULTS / "boost_over_sam.md").write_text(boost_over_sam(headline, ablation))
     page = RESULTS.parent / "RESULTS.md"
     page.write_text(with_table(page.read_text(), "claims", claims(results)))
-    gain_figure(results["attribution"]).savefig(RESULTS / "gain.png", dpi=130)
+    gain_figure(results).savefig(RESULTS / "gain.png", dpi=130)
 
 
 def records_beside(folder, settings):

@@ -11,6 +11,8 @@ import numpy as np
 
 __all__ = ["BatchLayout", "BatchSizes", "batch_sizes"]
 
+MORE = 1.08  # batches of an epoch, where the kinds need batches of their own
+
 
 @dataclass(frozen=True)
 class BatchSizes:
@@ -42,8 +44,10 @@ def batch_sizes(masks, batch_size) -> BatchSizes:
     masks : ndarray of shape (M, N), dtype bool
     batch_size : int
         Samples in a batch. Batches are of nearly equal size: 1347 samples at 128 are
-        eleven batches of 122 or 123, not ten of 128 and one of 67. In an epoch of few
-        batches those of one kind may be larger.
+        eleven batches of 122 or 123, not ten of 128 and one of 67. The width is the
+        same for any masks if this takes few ``MORE`` batches: for another width a GPU
+        library looks for its fastest algorithms again, for a second. Otherwise their
+        number is the same, and those of one kind may be larger.
 
     Examples
     --------
@@ -51,12 +55,18 @@ def batch_sizes(masks, batch_size) -> BatchSizes:
     >>> batch_sizes(np.array([[True] * 6 + [False] * 4]), batch_size=2)
     BatchSizes(n_sam=3, n_normal=2, width=2)
     """
-    n_batches, fraction = -(-masks.shape[1] // batch_size), masks.mean()
+    n, fraction = masks.shape[1], masks.mean()
+    n_batches = -(-n // batch_size)
+    width = -(-n // n_batches)
     if fraction in (0, 1):
         n_sam = int(n_batches * fraction)
-    else:
-        n_batches = max(2, n_batches)
-        n_sam = min(max(1, round(n_batches * fraction)), n_batches - 1)
+        return BatchSizes(n_sam, n_batches - n_sam, max(2, width))
+    counts = masks.sum(axis=1)
+    n_sam, n_normal = (-(-int(c.max()) // width) for c in (counts, n - counts))
+    if n_sam + n_normal <= MORE * n_batches:
+        return BatchSizes(n_sam, n_normal, max(2, width))
+    n_batches = max(2, n_batches)
+    n_sam = min(max(1, round(n_batches * fraction)), n_batches - 1)
     sizes = BatchSizes(n_sam, n_batches - n_sam, width=2)
     width = max(BatchLayout(mask, sizes).widths.max() for mask in masks)
     return BatchSizes(n_sam, n_batches - n_sam, width=int(width))

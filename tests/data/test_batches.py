@@ -78,6 +78,17 @@ def test_members_have_the_kinds_in_the_same_batches_spread_over_the_epoch():
     assert set(np.diff(normal)) == {5}
 
 
+def test_width_is_the_same_for_any_masks():
+    """Else a GPU library would look for its fastest algorithms in each phase."""
+    for fraction in (0, 0.5, 0.6, 0.8, 1):
+        sizes = batch_sizes(draw_masks(3, 9_950, fraction), 128)
+        assert sizes.width == 128
+        assert sizes.n_batches <= 1.08 * 78
+    apart = np.arange(9_950) < np.array([[2_000], [8_000]])  # would take 125 batches
+    sizes = batch_sizes(apart, 128)
+    assert (sizes.n_batches, sizes.width) == (78, 206)
+
+
 @pytest.mark.parametrize("kind", [True, False])
 def test_one_kind_needs_no_other_batches(kind):
     masks = np.full((2, 20), kind)
