@@ -151,7 +151,7 @@ class EpochAugment:
             return x
         if self.drawn is None:
             return _checked(self.transform(x), x)
-        return _checked(self.transform.apply(x, self.drawn[t]), x)
+        return _checked(self.transform.apply(x, self.drawn[t, : len(x)]), x)
 
     def batches(self, start, stop, x):
         """Augment batches ``start`` to ``stop``, given as (T, B, ...)."""

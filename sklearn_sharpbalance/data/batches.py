@@ -1,8 +1,8 @@
 """The samples in each batch of an epoch: a batch has SAM samples or normal ones only.
 
-All batches of a phase have the same number of places, so that a computation can be
-captured once and replayed. Unused places are filled with another sample of the same
-kind and have weight zero: every sample counts exactly once per epoch, for any mask.
+All batches of a kind have the same number of places in a phase, so that a computation
+can be captured once and replayed. Unused places are filled with another sample of the
+same kind and have weight zero: every sample counts exactly once per epoch.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,23 @@ class BatchSizes:
     ----------
     n_sam, n_normal : int
         Batches of SAM samples and of normal samples in an epoch.
-    width : int
+    sam_width, normal_width : int
         Places in a batch.
     """
 
     n_sam: int
     n_normal: int
-    width: int
+    sam_width: int
+    normal_width: int
+
+    @property
+    def width(self) -> int:
+        """Places in the larger batches."""
+        return max(self.sam_width, self.normal_width)
+
+    def width_of(self, is_sam) -> int:
+        """Places in the batches of a kind."""
+        return self.sam_width if is_sam else self.normal_width
 
     @property
     def n_batches(self) -> int:
@@ -47,29 +57,35 @@ def batch_sizes(masks, batch_size) -> BatchSizes:
         eleven batches of 122 or 123, not ten of 128 and one of 67. The width is the
         same for any masks if this takes few ``MORE`` batches: for another width a GPU
         library looks for its fastest algorithms again, for a second. Otherwise their
-        number is the same, and those of one kind may be larger.
+        number is the same, and each kind has a width of its own.
 
     Examples
     --------
     >>> import numpy as np
     >>> batch_sizes(np.array([[True] * 6 + [False] * 4]), batch_size=2)
-    BatchSizes(n_sam=3, n_normal=2, width=2)
+    BatchSizes(n_sam=3, n_normal=2, sam_width=2, normal_width=2)
     """
-    n, fraction = masks.shape[1], masks.mean()
+    n, counts = masks.shape[1], masks.sum(axis=1)
     n_batches = -(-n // batch_size)
     width = -(-n // n_batches)
-    if fraction in (0, 1):
-        n_sam = int(n_batches * fraction)
-        return BatchSizes(n_sam, n_batches - n_sam, max(2, width))
-    counts = masks.sum(axis=1)
-    n_sam, n_normal = (-(-int(c.max()) // width) for c in (counts, n - counts))
+    n_sam, n_normal = (-(-own.max() // width) for own in (counts, n - counts))
     if n_sam + n_normal <= MORE * n_batches:
-        return BatchSizes(n_sam, n_normal, max(2, width))
-    n_batches = max(2, n_batches)
-    n_sam = min(max(1, round(n_batches * fraction)), n_batches - 1)
-    sizes = BatchSizes(n_sam, n_batches - n_sam, width=2)
-    width = max(BatchLayout(mask, sizes).widths.max() for mask in masks)
-    return BatchSizes(n_sam, n_batches - n_sam, width=int(width))
+        sam_width = normal_width = width
+    else:
+        n_batches = max(2, n_batches)
+        n_sam = min(max(1, round(n_batches * masks.mean())), n_batches - 1)
+        n_normal = n_batches - n_sam
+        # The samples of a member may be all of one kind.
+        sam_parts = np.where(counts == n, n_batches, n_sam)
+        normal_parts = np.where(counts == 0, n_batches, n_normal)
+        sam_width = (-(-counts // sam_parts)).max()
+        normal_width = (-(-(n - counts) // normal_parts)).max()
+    return BatchSizes(
+        n_sam=int(n_sam),
+        n_normal=int(n_normal),
+        sam_width=max(2, int(sam_width)),  # BatchNorm needs a variance
+        normal_width=max(2, int(normal_width)),
+    )
 
 
 class BatchLayout:
@@ -80,44 +96,41 @@ class BatchLayout:
     mask : ndarray of shape (N,), dtype bool
         True for the samples that get SAM.
     sizes : BatchSizes
+    width : int, default=None
+        Places of ``share``; None is the larger width of ``sizes``.
 
     Attributes
     ----------
     is_sam : ndarray of shape (n_batches,), dtype bool
         Which batches have SAM samples. They are spread evenly over the epoch, at the
         same places in all members that have samples of both kinds.
-    counts : ndarray of shape (n_batches,)
-        Samples in each batch.
     widths : ndarray of shape (n_batches,)
-        Places that batches of its kind use, at least two.
+        Places that are used in each batch; some of them may have no weight.
     share : ndarray of shape (n_batches, width), dtype float32
         Weight of each place in the loss of its batch; unused places have zero. If there
         is one kind of samples, it is that of a mean over the batch. Otherwise the kinds
         have the weight of their samples in the sum over an epoch.
     """
 
-    def __init__(self, mask, sizes):
-        n_batches = sizes.n_batches
+    def __init__(self, mask, sizes, width=None):
+        n_batches, width = sizes.n_batches, width or sizes.width
         if mask.all() or not mask.any():
             self.is_sam = np.full(n_batches, mask.all())
         else:
             steps = np.arange(n_batches + 1) * sizes.n_sam // n_batches
             self.is_sam = np.diff(steps) > 0
         self.samples = {kind: np.flatnonzero(mask == kind) for kind in (True, False)}
-        self.counts = np.zeros(n_batches, dtype=np.int64)
-        self.widths = np.full(n_batches, 2)  # BatchNorm needs a variance
-        self.share = np.zeros((n_batches, sizes.width), dtype=np.float32)
+        self.widths = np.where(self.is_sam, sizes.sam_width, sizes.normal_width)
+        self.share = np.zeros((n_batches, width), dtype=np.float32)
         self.positions = {}  # which of the shuffled samples is at each place
         for kind, samples in self.samples.items():
             own = self.is_sam == kind
             if own.any():
                 edges = np.arange(own.sum() + 1) * len(samples) // own.sum()
                 counts = np.diff(edges)[:, None]
-                places = np.arange(sizes.width)
+                places = np.arange(width)
                 n_used = min(own.sum(), len(samples))
                 weight = len(samples) * n_batches / (len(mask) * n_used)
-                self.counts[own] = counts[:, 0]
-                self.widths[own] = max(2, counts.max())
                 self.share[own] = (places < counts) * (weight / np.maximum(counts, 1))
                 self.positions[kind] = (edges[:-1, None] + places) % len(samples)
 

@@ -210,8 +210,9 @@ def train_epoch(session, source, layout, epoch):
         if not session.sets_own_rate:
             factor = session.segment.lr_factor(epoch, t)
             set_learning_rate(net.optimizer_, factor)
-        x, is_sam = augment.batch(t, x), bool(layout.is_sam[t])
-        total += train_batch(session, source, x, rows, share[t], is_sam)
+        used, is_sam = slice(layout.widths[t]), bool(layout.is_sam[t])
+        x = augment.batch(t, take_rows(x, used))
+        total += train_batch(session, source, x, rows[used], share[t, used], is_sam)
         yield epoch + (t + 1) / len(indices)
     if source.is_stream:
         session.position = source.X.position

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 CHECKED_STEPS = 10_000  # evenly spaced in the training; takes some milliseconds
-NO_SIZES = BatchSizes(n_sam=0, n_normal=0, width=0)  # before masks are known
+NO_SIZES = BatchSizes(0, 0, sam_width=0, normal_width=0)  # before masks are known
 OF_PHASE = ("name", "rho", "averaging", "sizes")  # may change from phase to phase
 
 

@@ -39,16 +39,7 @@ class Size(NamedTuple):
 SIDE_OVER_PADDING = 8  # padding before a random crop, in relation to the smaller side
 FLIPPED_CHANNELS = 3  # grey images are often of digits or letters
 
-# Chosen on validation images, one run each. Those runs have no record;
-# ``bench_images.py --plan many some few fewer`` repeats them, with these names of rows.
-#
-# 40,000 images of CIFAR-100: width 64 is within a point of "width 96" and of "pooling",
-# which take longer; "batch 256" gains nothing; "decay 2e-3", "rate 0.8" lose a point.
-# 10,000 of CIFAR-10: "width 64" gains nothing over 32 and takes twice the time;
-# "decay 2e-3" loses half a point.
-# 2,000 of CIFAR-10: decay 2e-3 gains two points over "decay 1e-3", "decay 4e-3" gains
-# nothing, "batch 32" neither and takes longer; "rho 1" costs six points.
-# 1,000 of CIFAR-10: "36 epochs" instead of 60 lose two points.
+# Chosen on validation images: see ``PLANS`` of ``bench_images.py``.
 SIZES = (
     Size(below=5_000, width=16, batch_size=64, weight_decay=2e-3, rho=0.3),
     Size(below=20_000, width=32, batch_size=128, weight_decay=1e-3, rho=0.5),

@@ -81,13 +81,10 @@ class PhasedTrainer:
 
     def first_members(self):
         """Return the members before the first epoch."""
+        precision = self.training.precision
+        together = self.engine.scores_together(self.net, self.scorer, precision)
         selects = self.n_warmup < self.training.n_epochs
-        precision, scores_together = (
-            self.training.precision,
-            self.engine.scores_together,
-        )
-        is_tried = selects and self.selector.needs_sharpness
-        is_tried = is_tried and not scores_together(self.net, self.scorer, precision)
+        is_tried = selects and self.selector.needs_sharpness and not together
         is_search = hasattr(self.memory, "cached")  # they are not cached on disk
         make = self.memory.cached(first_members) if is_search else first_members
         return make(

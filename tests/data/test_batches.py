@@ -63,9 +63,11 @@ def test_batches_of_a_kind_are_of_nearly_equal_size():
     assert sizes.n_batches == 11
     for mask in masks:
         layout = BatchLayout(mask, sizes)
+        counts = (layout.share > 0).sum(axis=1)
+        assert (counts <= layout.widths).all()
+        assert counts.sum() == 1347
         for kind in (True, False):
-            assert np.ptp(layout.counts[layout.is_sam == kind]) <= 1
-        assert layout.counts.sum() == 1347
+            assert np.ptp(counts[layout.is_sam == kind]) <= 1
 
 
 def test_members_have_the_kinds_in_the_same_batches_spread_over_the_epoch():
@@ -86,20 +88,21 @@ def test_width_is_the_same_for_any_masks():
         assert sizes.n_batches <= 1.08 * 78
     apart = np.arange(9_950) < np.array([[2_000], [8_000]])  # would take 125 batches
     sizes = batch_sizes(apart, 128)
-    assert (sizes.n_batches, sizes.width) == (78, 206)
+    assert sizes.n_batches == 78
+    assert (sizes.sam_width, sizes.normal_width) == (206, 204)
 
 
 @pytest.mark.parametrize("kind", [True, False])
 def test_one_kind_needs_no_other_batches(kind):
     masks = np.full((2, 20), kind)
     n_sam = 4 if kind else 0
-    assert batch_sizes(masks, 5) == BatchSizes(n_sam, 4 - n_sam, width=5)
+    assert batch_sizes(masks, 5) == BatchSizes(n_sam, 4 - n_sam, 5, 5)
 
 
 def test_members_with_and_without_sam_samples_share_one_shape():
     masks = np.array([[False] * 12, [True] * 12, [True] * 8 + [False] * 4])
     sizes = batch_sizes(masks, 4)
-    assert sizes == BatchSizes(n_sam=2, n_normal=1, width=4)
+    assert sizes == BatchSizes(2, 1, sam_width=4, normal_width=4)
     for mask in masks:
         layout = BatchLayout(mask, sizes)
         assert layout.is_sam.sum() == {0: 0, 12: 3, 8: 2}[mask.sum()]

@@ -20,7 +20,7 @@ def ensemble(n_sam=1, width=10, n_members=3, data=ROWS, optimizer=SAM):
         net=SimpleNamespace(device="cpu", optimizer=optimizer),
         members=[None] * n_members,
         data=data,
-        segment=SimpleNamespace(sizes=BatchSizes(n_sam, 2 - n_sam, width)),
+        segment=SimpleNamespace(sizes=BatchSizes(n_sam, 2 - n_sam, width, width)),
         masks=np.zeros((n_members, 10), dtype=bool),
     )
     vars(made)["member_bytes"] = 100  # in place of the estimate for a network

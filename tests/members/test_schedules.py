@@ -55,7 +55,7 @@ def test_one_cycle_is_torchs_one_cycle():
 
 
 def test_progress_of_a_segment_is_relative_to_the_whole_training():
-    sizes = BatchSizes(n_sam=0, n_normal=4, width=8)
+    sizes = BatchSizes(0, 4, sam_width=8, normal_width=8)
     phase = segment(
         10, start=5, sizes=sizes, rho=(0.0,), lr_schedule=lambda progress: progress
     )

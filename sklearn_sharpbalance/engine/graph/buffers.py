@@ -153,7 +153,7 @@ class EpochFeed:
         else:
             for t in range(start, stop):
                 place = places.start + t - start
-                batch = augment.batch(t, x[t - start])
+                batch = augment.batch(t, x[t - start, : self.layouts[i].widths[t]])
                 self._put(i, slice(place, place + 1), batch[None])
         rows = to_device(rows, source.device)
         self.y[i][places] = source.y[rows]
@@ -162,19 +162,19 @@ class EpochFeed:
         self.weight[i][places] = share
 
     def _put(self, i, places, x):
-        """Write samples (T, B, ...) of one member into its buffer."""
+        """Write samples (T, B, ...) of one member into its buffer, maybe wider."""
         if not len(self.x[i]):
-            self.x[i] = x.new_empty((2 * self.length, *x.shape[1:]))
+            self.x[i] = x.new_empty((*self.y[i].shape, *x.shape[2:]))
             self._side_stream.keep(self.x[i : i + 1])
         buffer = self.x[i]
-        if x.shape[1:] != buffer.shape[1:] or x.dtype != buffer.dtype:
+        if x.shape[2:] != buffer.shape[2:] or x.dtype != buffer.dtype:
             raise UnsupportedEngineError(
                 "train_transform returned batches of different size or dtype, "
-                f"{tuple(buffer.shape[1:])} of {buffer.dtype} and "
-                f"{tuple(x.shape[1:])} of {x.dtype}, but every step reads the same "
+                f"{tuple(buffer.shape[2:])} of {buffer.dtype} and "
+                f"{tuple(x.shape[2:])} of {x.dtype}, but every step reads the same "
                 "buffer. Use engine='skorch', or return batches of one size and dtype."
             )
-        buffer[places] = x
+        buffer[places, : x.shape[1]] = x
 
 
 class _SideStream:

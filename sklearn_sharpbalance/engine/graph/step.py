@@ -233,10 +233,12 @@ class _MemberStep:
     def _batch(self):
         """Return samples, labels and weights at the position; set the learning rate."""
         feed, position = self.shared.feed, self.shared.position
-        x, y, weight, rate = (
-            buffer[self.i].index_select(0, position)[0]
-            for buffer in (feed.x, feed.y, feed.weight, feed.lr)
+        used = slice(feed.segment.sizes.width_of(self.is_sam))
+        x, y, weight = (
+            buffer[self.i].index_select(0, position)[0, used]
+            for buffer in (feed.x, feed.y, feed.weight)
         )
+        rate = feed.lr[self.i].index_select(0, position)[0]
         for group in self.optimizer.param_groups:
             group["lr"].copy_(rate)
         if x.ndim == 4:

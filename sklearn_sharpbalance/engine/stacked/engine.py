@@ -1,7 +1,6 @@
 """The engine that trains MLP-like members in one batched computation."""
 
 from contextlib import nullcontext
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -178,8 +177,7 @@ class StackedGroup:
         sizes = [session.segment.sizes for session in self.sessions]
         width = max(own.width for own in sizes)
         self.layouts = [
-            BatchLayout(mask, replace(own, width=width))
-            for mask, own in zip(masks, sizes)
+            BatchLayout(mask, own, width) for mask, own in zip(masks, sizes)
         ]
         self.is_sam = np.stack([layout.is_sam for layout in self.layouts], axis=1)
         self.are_mixed = not np.all(self.is_sam == self.is_sam[:, :1])
