@@ -1,4 +1,6 @@
-"""Networks and an augmentation that ``bench_images.py`` compares with the defaults."""
+"""Networks, rates and an augmentation that ``bench_images.py`` compares with the defaults."""
+
+import math
 
 import torch
 from torch import nn
@@ -6,6 +8,7 @@ from torch import nn
 from sklearn_sharpbalance import SmallResNet
 from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.networks._layers import PlainSequential, conv3x3, init_he
+from sklearn_sharpbalance.networks.resnet import BasicBlock
 
 
 class NormFirst(SmallResNet):
@@ -47,6 +50,56 @@ class PoolNet(PlainSequential):
         layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
         super().__init__(*layers, nn.Linear(widths[-1], n_classes))
         init_he(self)
+
+
+class Shaped(PlainSequential):
+    """The default network with other channels, and other blocks in each stage."""
+
+    safe_channels_last = True
+
+    def __init__(
+        self,
+        in_channels=3,
+        n_classes=10,
+        widths=(64, 128, 256, 512),
+        blocks=(1, 1, 1),
+    ):
+        layers = [conv3x3(in_channels, widths[0])]
+        layers += [nn.BatchNorm2d(widths[0]), nn.ReLU()]
+        for n_in, n_out, n_blocks in zip(widths, widths[1:], blocks):
+            layers += [conv3x3(n_in, n_out), nn.MaxPool2d(2), nn.BatchNorm2d(n_out)]
+            layers += [nn.ReLU(), *(BasicBlock(n_out, n_out) for _ in range(n_blocks))]
+        layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+        super().__init__(*layers, nn.Linear(widths[-1], n_classes))
+        init_he(self)
+
+
+class OtherNorms(SmallResNet):
+    """The default network whose blocks start as the identity, or with another average."""
+
+    def __init__(
+        self, in_channels=3, n_classes=10, width=64, zero_gamma=False, momentum=0.1
+    ):
+        super().__init__(in_channels, n_classes, width=width)
+        for layer in self.modules():
+            if zero_gamma and isinstance(layer, BasicBlock):
+                nn.init.zeros_(layer.bn2.weight)
+            if isinstance(layer, nn.BatchNorm2d):
+                layer.momentum = momentum
+
+
+def triangular(progress):
+    """Rise from 0.2 to one over the first 23 %, then fall to zero, in straight lines."""
+    if progress < 0.23:
+        return 0.2 + 0.8 * progress / 0.23
+    return max(1 - (progress - 0.23) / 0.77, 1e-4)
+
+
+def early_peak(progress):
+    """Rise and fall as "one_cycle", with the peak at 15 % in place of 30."""
+    if progress < 0.15:
+        return 0.04 + 0.48 * (1 - math.cos(math.pi * progress / 0.15))
+    return 1e-4 + 0.5 * (1 + math.cos(math.pi * (progress - 0.15) / 0.85))
 
 
 class CropFlip(RandomCropFlip):

@@ -345,13 +345,17 @@ def seconds_cifar10(options, seed):
     """The default, and a deep ensemble of as many seconds.
 
     ``options.seconds`` are those of the default over those of a deep ensemble of equal
-    epochs, see ``bench_images.py --plan final``.
+    epochs, see ``bench_images.py --plan final``. The same with random samples, or all
+    samples, in place of the selected ones takes slightly less.
     """
     methods = Methods(default_recipe, options, seed)
     epochs = round(options.epochs * options.seconds)
     yield SAME_SECONDS, BASELINE, methods.deep(max_epochs=epochs)
     default = SharpBalanceEnsembleClassifier(**methods.recipe)
     yield SAME_SECONDS, "default", default
+    others = {"sam": "momentum_sam", "warmup": "sgd"}
+    yield SAME_SECONDS, "random", methods.flat("random", **others)
+    yield SAME_SECONDS, "all", methods.flat("all", **others)
 
 
 def seconds_cifar100(options, seed):
