@@ -31,8 +31,11 @@ def read_results():
     """Return the values of the benchmarks by the name of their file."""
     found = {p.stem: json.loads(p.read_text()) for p in BENCHMARKS.glob("*.json")}
     images = (BENCHMARKS / "images.jsonl").read_text().splitlines()
-    runs = [run for run in map(json.loads, images) if run["plan"] == "final"]
-    found["images"] = {run["row"]: run for run in runs if "cifar100" in run["data"]}
+    runs = [json.loads(line) for line in images]
+    final = [run for run in runs if run["plan"] == "final"]
+    found["images"] = {run["row"]: run for run in final if "cifar100" in run["data"]}
+    few = [run for run in runs if run["plan"] == "final_few"]
+    found["few_images"] = {run["row"]: run for run in few}
     return found
 
 

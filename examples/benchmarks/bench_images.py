@@ -17,6 +17,8 @@ what they showed is told here. Questions of the plans:
 ``longer``
     The same images for the 30 epochs of the default, one net: shape, norms, crops,
     schedule? No row gains a point over both seeds of the default.
+``radius``
+    25,000 images, also corrupted: which radius, beside a deep ensemble of more epochs?
 ``some``, ``few``
     The same for 10,000 and 2,000 images. Momentum-SAM with which radius? Of 10,000,
     width 64 gains nothing over 32, and decay 2e-3 loses half a point. Of 2,000, decay 2e-3
@@ -114,6 +116,7 @@ NO_DECAY = ONE | {
 FIRST_FIT = "two epochs, kernels compiled"
 # On test images:
 TESTED = "final", "final_some", "final_few", "digits", "letters", "doubled"
+CORRUPTED = "final", "radius"  # also measured on corrupted images
 
 
 def default_and_others():
@@ -181,6 +184,15 @@ PLANS = {
             "two blocks in the last stage, 26 epochs": deep(
                 **ONE, **own(Shaped, 26, blocks=(1, 1, 2))
             ),
+        },
+    ),
+    "radius": (
+        25_000,
+        {
+            "default": balanced(),
+            "rho 0.5": balanced(rho=0.5),
+            "rho 0.3": balanced(rho=0.3),
+            "deep ensemble, 35 epochs": deep(max_epochs=35),
         },
     ),
     "some": (
@@ -302,10 +314,12 @@ def run(path, plans, only, budget):
     began = time.perf_counter()
     X, y, X_test, y_test = read(path)
     print(f"data after {time.perf_counter() - began:.0f} s", flush=True)
-    hard = corrupted(X_test, y_test) if "final" in plans else None
     for plan in plans:
         n, rows = PLANS[plan]
-        images, test_images = X[:n], X_test
+        images, test_images, labels = X[:n], X_test, y_test
+        if plan not in TESTED:
+            test_images, labels = X[-N_VALIDATION:], y[-N_VALIDATION:]
+        hard = corrupted(test_images, labels) if plan in CORRUPTED else None
         if plan == "doubled":
             images, test_images = (
                 part.repeat(2, axis=1).repeat(2, axis=2)
@@ -326,12 +340,9 @@ def run(path, plans, only, budget):
                 record |= {"training_share": training_share(clf, seconds)}
             record |= {"cpu_seconds": time.process_time() - cpu_start}
             record |= {"settings": clf.settings_, "machine": machine()}
-            if plan == "final":
+            if plan in CORRUPTED:
                 record["corrupted"] = scores(clf, hard[0], hard[1])
-            if plan in TESTED:
-                record |= scores(clf, test_images, y_test, mirror=True)
-            else:
-                record |= scores(clf, X[-N_VALIDATION:], y[-N_VALIDATION:])
+            record |= scores(clf, test_images, labels, mirror=plan in TESTED)
             RECORDS.parent.mkdir(exist_ok=True)
             with RECORDS.open("a") as file:
                 file.write(json.dumps(record, default=str) + "\n")
@@ -369,7 +380,7 @@ def _table(plan, data, records):
         "CPU seconds": lambda r: f"{r['cpu_seconds']:.0f}",
     }
     hidden = {"CPU seconds"} if where["gpu"] else {"training, %"}
-    hidden |= set() if plan == "final" else {"corrupted, %", "training, %"}
+    hidden |= set() if plan in CORRUPTED else {"corrupted, %", "training, %"}
     hidden |= set() if plan in TESTED else {"mirror, %"}
     shown = {name: cell for name, cell in columns.items() if name not in hidden}
     yield f"| row | {' | '.join(shown)} |"
