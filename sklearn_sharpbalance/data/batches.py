@@ -11,7 +11,7 @@ import numpy as np
 
 __all__ = ["BatchLayout", "BatchSizes", "batch_sizes"]
 
-MORE = 1.08  # batches of an epoch, where the kinds need batches of their own
+MANY = 25  # batches in an epoch, to which a few more do not matter
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,9 @@ def batch_sizes(masks, batch_size) -> BatchSizes:
     masks : ndarray of shape (M, N), dtype bool
     batch_size : int
         Samples in a batch. Batches are of nearly equal size: 1347 samples at 128 are
-        eleven batches of 122 or 123, not ten of 128 and one of 67. The width is the
-        same for any masks if this takes few ``MORE`` batches: for another width a GPU
-        library looks for its fastest algorithms again, for a second. Otherwise their
-        number is the same, and each kind has a width of its own.
+        eleven batches of 122 or 123, not ten of 128 and one of 67. ``MANY`` batches get
+        a few more if there are two kinds, so that the width is that of one kind: for
+        another one a GPU library looks for its fastest algorithms again, for a second.
 
     Examples
     --------
@@ -67,11 +66,12 @@ def batch_sizes(masks, batch_size) -> BatchSizes:
     """
     n, counts = masks.shape[1], masks.sum(axis=1)
     n_batches = -(-n // batch_size)
-    width = -(-n // n_batches)
+    sam_width = normal_width = width = -(-n // n_batches)
     n_sam, n_normal = (-(-own.max() // width) for own in (counts, n - counts))
-    if n_sam + n_normal <= MORE * n_batches:
-        sam_width = normal_width = width
-    else:
+    more = n_batches + 2 + n_batches // 50  # always as many: searches stack candidates
+    if n_batches >= MANY and n_batches < n_sam + n_normal <= more:
+        n_normal = more - n_sam
+    elif n_sam + n_normal > n_batches:
         n_batches = max(2, n_batches)
         n_sam = min(max(1, round(n_batches * masks.mean())), n_batches - 1)
         n_normal = n_batches - n_sam
