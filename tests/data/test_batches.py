@@ -16,6 +16,7 @@ CASES = [
     (2, 33, 1, 0.5),
     (2, 33, 8, 0.0),
     (2, 33, 8, 1.0),
+    (3, 1347, 128, 0.45),
 ]
 
 
@@ -41,33 +42,16 @@ def test_every_sample_has_one_place_with_weight(
         assert sorted(rows[used]) == list(range(n_samples))
         # Unused places, too, have samples of the batch's kind.
         assert (mask[rows] == layout.is_sam[:, None]).all()
-
-
-@pytest.mark.parametrize(("n_members", "n_samples", "batch_size", "fraction"), CASES)
-def test_kinds_count_as_their_samples_do(n_members, n_samples, batch_size, fraction):
-    """The weights of an epoch are those of a plain mean over all samples."""
-    masks = draw_masks(n_members, n_samples, fraction)
-    sizes = batch_sizes(masks, batch_size)
-    for mask in masks:
-        layout = BatchLayout(mask, sizes)
+        counts = used.sum(axis=1)
+        assert (counts <= layout.widths).all()
+        for kind in set(layout.is_sam):
+            assert np.ptp(counts[layout.is_sam == kind]) <= 1
+        # The weights of an epoch are those of a plain mean over all samples.
         for kind in (True, False):
             total = layout.share[layout.is_sam == kind].sum() / sizes.n_batches
             assert total == pytest.approx((mask == kind).mean(), abs=1e-6)
         if mask.all() or not mask.any():
             np.testing.assert_allclose(layout.share.sum(axis=1), 1, rtol=1e-6)
-
-
-def test_batches_of_a_kind_are_of_nearly_equal_size():
-    masks = draw_masks(3, 1347, 0.45)
-    sizes = batch_sizes(masks, 128)
-    assert sizes.n_batches == 11
-    for mask in masks:
-        layout = BatchLayout(mask, sizes)
-        counts = (layout.share > 0).sum(axis=1)
-        assert (counts <= layout.widths).all()
-        assert counts.sum() == 1347
-        for kind in (True, False):
-            assert np.ptp(counts[layout.is_sam == kind]) <= 1
 
 
 def test_members_have_the_kinds_in_the_same_batches_spread_over_the_epoch():
@@ -80,16 +64,14 @@ def test_members_have_the_kinds_in_the_same_batches_spread_over_the_epoch():
     assert set(np.diff(normal)) == {5}
 
 
-def test_width_is_the_same_for_any_masks():
-    """Else a GPU library would look for its fastest algorithms in each phase."""
+def test_number_and_width_do_not_depend_on_the_masks():
+    assert batch_sizes(draw_masks(3, 1347, 0.45), 128).n_batches == 11
     for fraction in (0, 0.5, 0.6, 0.8, 1):
         sizes = batch_sizes(draw_masks(3, 9_950, fraction), 128)
         assert sizes.width == 128
         assert sizes.n_batches == (78 if fraction in (0, 1) else 81)
     apart = np.arange(9_950) < np.array([[2_000], [8_000]])  # would take 125 batches
-    sizes = batch_sizes(apart, 128)
-    assert sizes.n_batches == 78
-    assert (sizes.sam_width, sizes.normal_width) == (206, 204)
+    assert batch_sizes(apart, 128) == BatchSizes(39, 39, 206, 204)
 
 
 @pytest.mark.parametrize("kind", [True, False])
