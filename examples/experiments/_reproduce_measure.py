@@ -23,6 +23,7 @@ from sklearn_sharpbalance.corruption import iter_corruptions
 from sklearn_sharpbalance.data.augment import RandomCropFlip, resolve_transform
 from sklearn_sharpbalance.evaluation import evaluate, gradient_passes
 from sklearn_sharpbalance.sharpness import fisher_trace, input_curvature
+from sklearn_sharpbalance.training.image_recipe import size_for
 
 __all__ = ["Task", "measure", "prepare"]
 
@@ -254,7 +255,8 @@ def measure_reestimated(clf, task):
 def transform_of(clf, X):
     """Return the augmentation of a fit on colour images."""
     if clf.train_transform == "auto":
-        return RandomCropFlip(padding=X.shape[1] // 8, mode="reflect")
+        warp = size_for(len(X)).warp
+        return RandomCropFlip(padding=X.shape[1] // 8, mode="reflect", warp=warp)
     return resolve_transform(clf.train_transform)
 
 

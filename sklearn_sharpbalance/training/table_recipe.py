@@ -59,14 +59,6 @@ def table_recipe(
     they are. ``nested`` are ``estimator__...`` parameters without their prefix. The
     number of epochs is not set in ``partial_fit``, which is no ``whole_fit``; its later
     calls keep batch size and weight decay of the ``fitted`` net.
-
-    Examples
-    --------
-    >>> names = ("estimator", "optimizer", "lr", "batch_size", "max_epochs")
-    >>> params, table = dict.fromkeys(names), InputFormat("table", (4,), (4,))
-    >>> params, nested = table_recipe(params, {}, table, 5000, n_classes=2)
-    >>> params["lr"], params["batch_size"], params["max_epochs"], nested
-    (0.003, 128, 20, {'optimizer__weight_decay': 1.0})
     """
     if not _applies(params, nested, fmt):
         return params, nested

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.ndimage import affine_transform
 
 from sklearn_sharpbalance.data.augment import (
     EpochAugment,
@@ -41,6 +42,25 @@ def test_crop_flip_equals_a_loop(padding, dtype, mode):
         np.testing.assert_array_equal(result, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_warp_equals_a_loop(dtype):
+    x = pictures().to(dtype)
+    transform = RandomCropFlip(padding=0, flip=False, warp=0.3)
+    drawn = transform.draw((len(x),), "cpu")
+    got = transform.apply(x, drawn)
+    assert got.dtype == dtype
+    assert 0 < drawn[:, 3:].any(1).sum() < len(x)
+    centre = (np.array(x.shape[2:]) - 1) / 2
+    for picture, numbers, result in zip(x.numpy(), drawn.tolist(), got.numpy()):
+        a, b, c, d = 0.3 * np.array(numbers[3:]) / 1000
+        matrix = np.array([[1 + d, c], [b, 1 + a]])  # of row and column
+        offset = centre - matrix @ centre
+        for plane, warped in zip(picture.astype(float), result):
+            want = affine_transform(plane, matrix, offset, order=1, mode="reflect")
+            atol = 0.51 if dtype == torch.uint8 else 1e-3
+            np.testing.assert_allclose(warped, want, atol=atol)
+
+
 def test_all_offsets_and_both_sides_are_drawn():
     drawn = RandomCropFlip(padding=1).draw((500,), "cpu").numpy()
     for column, values in enumerate([range(3), range(3), range(2)]):
@@ -54,7 +74,9 @@ def shift(x):
     return torch.roll(x, 1, dims=-1)
 
 
-@pytest.mark.parametrize("transform", [None, RandomCropFlip(padding=2), shift])
+@pytest.mark.parametrize(
+    "transform", [None, RandomCropFlip(padding=2), RandomCropFlip(warp=0.2), shift]
+)
 def test_batch_by_batch_equals_many_batches(transform):
     """Augmenting batch by batch or a whole epoch gives the same pictures."""
     x = pictures(n=24).unflatten(0, (4, 6))

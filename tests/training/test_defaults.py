@@ -51,7 +51,7 @@ EQUAL = {
         "member_params": [{"lr": 0.4 * (64 / 512) ** 0.5}, {}],
         "estimator": SmallResNet,
         "estimator__criterion__label_smoothing": 0.05,
-        "train_transform": RandomCropFlip(padding=1, mode="reflect"),
+        "train_transform": RandomCropFlip(padding=1, mode="reflect", warp=0.1),
         "max_epochs": 2,
         "batch_size": 64,
         "sam": "momentum_sam",

@@ -34,7 +34,7 @@ FEW = {"n_estimators": 2, "max_epochs": 1, "device": "cpu", "random_state": 0}
 NARROW = {**FEW, "estimator__module__width": 4}  # of the default network
 LOSS = nn.CrossEntropyLoss
 EXPLICIT = {
-    "train_transform": RandomCropFlip(padding=1, flip=False, mode="reflect"),
+    "train_transform": RandomCropFlip(1, flip=False, mode="reflect", warp=0.1),
     "sam": "momentum_sam",
     "rho": 0.3,
 }
@@ -45,7 +45,7 @@ class Own(SmallResNet):
 
 
 def crops(padding, flip):
-    return repr(RandomCropFlip(padding, flip, mode="reflect"))
+    return repr(RandomCropFlip(padding, flip, mode="reflect", warp=0.1))
 
 
 def uint8(*shape):
