@@ -24,7 +24,8 @@ what they showed is told here. Questions of the plans:
     GELU gained nothing in one run; changes of colour gained on corrupted images, which
     change colours too.
 ``radius``
-    25,000 images, also corrupted: which radius, beside a deep ensemble of more epochs?
+    25,000 images, also corrupted: which radius, which and how many samples, beside a deep
+    ensemble of more epochs?
 ``some``, ``few``
     The same for 10,000 and 2,000 images. Momentum-SAM with which radius? Of 10,000,
     width 64 gains nothing over 32, and decay 2e-3 loses half a point. Of 2,000, decay 2e-3
@@ -221,9 +222,13 @@ PLANS = {
         25_000,
         {
             "default": balanced(),
-            "rho 0.5": balanced(rho=0.5),
-            "rho 0.3": balanced(rho=0.3),
             "deep ensemble, 35 epochs": deep(max_epochs=35),
+            "rho 0.5": balanced(rho=0.5),
+            "rho 2": balanced(rho=2.0),
+            "flat_ratio 0.2": balanced(flat_ratio=0.2),
+            "flat_ratio 0.6": balanced(flat_ratio=0.6),
+            "random samples": balanced(selection="random"),
+            "all samples": balanced(selection="all", sam="momentum_sam"),
         },
     ),
     "some": (
@@ -425,20 +430,24 @@ def _table(plan, data, records):
 def _draw(records):
     """Draw accuracy on clean and corrupted images against seconds."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     names = sorted({r["data"] for r in records})
     if not names:
         return
-    figure = Figure(figsize=(4.5 * len(names), 5), layout="constrained")
+    figure = Figure(figsize=(4.5 * len(names), 6), layout="constrained")
     axes = figure.subplots(2, len(names), sharex="col", squeeze=False)
+    rows = list(dict.fromkeys(r["row"] for r in records))
+    colors = {row: f"C{i}" for i, row in enumerate(rows)}
     for column, name in zip(axes.T, names):
         for r in (r for r in records if r["data"] == name):
             values = 100 * r["accuracy"], 100 * r["corrupted"]["accuracy"]
             for ax, value in zip(column, values):
-                ax.plot(r["seconds"], value, "o", label=r["row"])
+                ax.plot(r["seconds"], value, "o", color=colors[r["row"]])
         column[0].set(title=name, ylabel="accuracy, %")
         column[1].set(xlabel="seconds of the fit", ylabel="corrupted accuracy, %")
-    axes[0, 0].legend(fontsize="small")
+    points = [Line2D([], [], marker="o", ls="", color=colors[row]) for row in rows]
+    figure.legend(points, rows, loc="outside lower center", ncols=2, fontsize="small")
     figure.savefig(RESULTS / "images.png", dpi=110)
 
 
