@@ -31,7 +31,8 @@ what they showed is told here. Questions of the plans:
     width 64 gains nothing over 32, and decay 2e-3 loses half a point. Of 2,000, decay 2e-3
     gains two points over 1e-3, and radius 1 costs six.
 ``fewer``
-    1,000 images: how many epochs? 36 instead of 60 lose two points.
+    1,000 images: how many epochs? 36 instead of 60 lose two points. Of 1,000 letters and
+    1,200 digits, which are grey, 30 epochs are as accurate as 60 and 50.
 ``final``
     The default, a deep ensemble of the same recipe, five members of fewer epochs, one
     net like airbench's, and the default of earlier tables. The row before them is

@@ -232,7 +232,7 @@ def test_other_samples_have_the_usual_schedule(X):
 @pytest.mark.parametrize(
     ("n", "expected"),
     [
-        (1_000, {"max_epochs": 60, "batch_size": 64, "width": 16, "rho": 0.3}),
+        (600, {"max_epochs": 50, "batch_size": 64, "width": 16, "rho": 0.3}),
         (5_000, {"max_epochs": 30, "batch_size": 128, "width": 32, "lr": 0.2}),
         (20_000, {"train_transform": crops(1, False, warp=0.2)}),
         (20_000, {"max_epochs": 30, "batch_size": 512, "width": 64, "rho": 1.0}),
