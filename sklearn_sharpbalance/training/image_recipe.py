@@ -115,8 +115,7 @@ def image_schedule(
     if network is None:
         return params, nested
     if fitted is None:
-        passed = PASSED_GREY if fmt.shape[0] == 1 else PASSED_IMAGES
-        chosen, options = _schedule(params, nested, network, n_images, passed=passed)
+        chosen, options = _schedule(params, nested, network, fmt, n_images)
     else:
         chosen = {name: getattr(fitted, name) for name in ("lr", "batch_size")}
         options = {name: getattr(fitted, name) for name in RECIPE & vars(fitted).keys()}
@@ -126,13 +125,14 @@ def image_schedule(
     return params | chosen, options | nested
 
 
-def _schedule(params, nested, network, n_images, *, passed):
+def _schedule(params, nested, network, fmt, n_images):
     """Return width, batch size and schedule, and the options of net and optimizer.
 
     Rate and options of the optimizer apply to convolutional networks of this package,
     if the optimizer is SGD. The rate is that of the batch size in force.
     """
     size, (least, most) = size_for(n_images), EPOCHS
+    passed = PASSED_GREY if fmt.shape[0] == 1 else PASSED_IMAGES
     chosen: dict[str, Any] = {
         "batch_size": size.batch_size,
         "lr_schedule": "one_cycle",
