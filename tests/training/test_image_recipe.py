@@ -72,6 +72,9 @@ def transform_of(X, kind=SharpBalance, **params):
 # Where it applies ---------------------------------------------------------------------
 
 
+COLOR, CROPS = uint8(3, 8, 8), crops(1, True)
+
+
 @pytest.mark.parametrize(
     ("X", "params", "expected"),
     [
@@ -81,42 +84,34 @@ def transform_of(X, kind=SharpBalance, **params):
         (uint8(8, 8), {}, crops(1, False)),
         (uint8(1, 8, 8), {}, crops(1, False)),
         (uint8(4, 8, 8), {}, "None"),
-        (torch.from_numpy(uint8(3, 8, 8)), {}, crops(1, True)),
-        (items(uint8(3, 8, 8)), {}, crops(1, True)),
-        (items(uint8(3, 8, 8).astype(np.float32)), {}, crops(1, True)),
+        (torch.from_numpy(COLOR), {}, CROPS),
+        (items(COLOR), {}, CROPS),
+        (items(COLOR.astype(np.float32)), {}, CROPS),
         # A given augmentation replaces the default.
-        (uint8(3, 8, 8), {"train_transform": None}, "None"),
-        (uint8(3, 8, 8), {"train_transform": "crop_flip"}, repr(RandomCropFlip())),
-        (uint8(3, 8, 8), {"train_transform": torch.clone}, "clone"),
+        (COLOR, {"train_transform": None}, "None"),
+        (COLOR, {"train_transform": "crop_flip"}, repr(RandomCropFlip())),
+        (COLOR, {"train_transform": torch.clone}, "clone"),
         # Networks of this package, as classes.
-        (uint8(3, 8, 8), {"estimator": SmallResNet}, crops(1, True)),
-        (uint8(3, 8, 8), {"estimator": SmallResNet(3, 2)}, crops(1, True)),
-        (uint8(3, 8, 8), {"estimator": SmallCNN}, "None"),  # too small to gain by it
-        (
-            uint8(3, 8, 8),
-            {"estimator": ResNet18, "estimator__module__width": 4},
-            crops(1, True),
-        ),
-        (
-            uint8(3, 8, 8),
-            {"estimator": WideResNet, "estimator__module__depth": 10},
-            crops(1, True),
-        ),
+        (COLOR, {"estimator": SmallResNet}, CROPS),
+        (COLOR, {"estimator": SmallResNet(3, 2)}, CROPS),
+        (COLOR, {"estimator": SmallCNN}, "None"),  # too small to gain by it
+        (COLOR, {"estimator": ResNet18, "estimator__module__width": 4}, CROPS),
+        (COLOR, {"estimator": WideResNet, "estimator__module__depth": 10}, CROPS),
         # Other networks and samples.
-        (uint8(3, 8, 8), {"estimator": Own}, "None"),
-        (uint8(3, 8, 8), {"estimator__module": Own}, "None"),
+        (COLOR, {"estimator": Own}, "None"),
+        (COLOR, {"estimator__module": Own}, "None"),
         (
             uint8(1, 8, 8),
             {"estimator": MLP, "estimator__module__n_features": 64},
             "None",
         ),
         (
-            uint8(3, 8, 8),
+            COLOR,
             {"estimator": NeuralNetClassifier(SmallResNet, criterion=LOSS)},
             "None",
         ),
         (uint8(3, 4, 4), {}, "None"),  # for the default network, a perceptron
-        (uint8(3, 8, 8) / 255, {}, "None"),
+        (COLOR / 255, {}, "None"),
         (RNG.normal(size=(len(y), 5)), {}, "None"),
         (RNG.normal(size=(len(y), 5, 3)), {}, "None"),
     ],
