@@ -71,8 +71,8 @@ class RandomCropFlip(ImageTransform):
     mode : {"zeros", "reflect"}, default="zeros"
         Values of the added pixels: zeros, or the image mirrored at its edge.
     warp : float, default=0.0
-        Half of the images are turned, sheared and scaled around their centre by a
-        matrix: the identity, plus up to ``warp`` in each of the four entries.
+        Half of the images get a random affine map around their centre, which turns,
+        shears and scales: the identity, plus up to ``warp`` in each of four entries.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class RandomCropFlip(ImageTransform):
     def draw(self, shape, device):
         """Return offsets from top and left, and whether to mirror: (*shape, 3).
 
-        With ``warp`` also four entries of a matrix, in ``STEPS`` of it: (*shape, 7).
+        With ``warp`` also four entries, in units of ``warp / STEPS``: (*shape, 7).
         """
         offsets = torch.randint(2 * self.padding + 1, (*shape, 2), device=device)
         mirror = torch.randint(2 if self.flip else 1, (*shape, 1), device=device)

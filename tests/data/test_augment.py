@@ -98,3 +98,9 @@ def test_bad_padding_raises(padding):
         InvalidInputError, match="padding must be a whole number of pix"
     ):
         RandomCropFlip(padding)
+
+
+@pytest.mark.parametrize("warp", [-0.1, 1.0, "0.2"])
+def test_bad_warp_raises(warp):
+    with pytest.raises(InvalidInputError, match="warp"):
+        RandomCropFlip(warp=warp)

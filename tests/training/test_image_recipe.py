@@ -71,7 +71,6 @@ def transform_of(X, kind=SharpBalance, **params):
 
 # Where it applies ---------------------------------------------------------------------
 
-
 COLOR, CROPS = uint8(3, 8, 8), crops(1, True)
 
 
@@ -225,16 +224,19 @@ def test_other_samples_have_the_usual_schedule(X):
 # More images: a wider network, larger batches, fewer epochs. Chosen on CIFAR-10 and
 # CIFAR-100 by examples/benchmarks/bench_images.py.
 @pytest.mark.parametrize(
-    ("n", "expected"),
+    ("n", "channels", "expected"),
     [
-        (600, {"max_epochs": 50, "batch_size": 64, "width": 16, "rho": 0.3}),
-        (5_000, {"max_epochs": 30, "batch_size": 128, "width": 32, "lr": 0.2}),
-        (20_000, {"train_transform": crops(1, False, warp=0.2)}),
-        (20_000, {"max_epochs": 30, "batch_size": 512, "width": 64, "rho": 1.0}),
+        (1_000, 3, {"max_epochs": 60, "batch_size": 64, "width": 16, "rho": 0.3}),
+        (1_000, 1, {"max_epochs": 30}),  # grey
+        (600, 1, {"max_epochs": 50}),
+        (5_000, 1, {"max_epochs": 30, "batch_size": 128, "width": 32, "lr": 0.2}),
+        (20_000, 1, {"max_epochs": 30, "batch_size": 512, "width": 64, "rho": 1.0}),
+        (20_000, 1, {"train_transform": crops(1, False, warp=0.2)}),
     ],
 )
-def test_the_number_of_images_decides(n, expected):
-    X = np.broadcast_to(uint8(1, 8, 8)[:2], (n // 2, 2, 1, 8, 8)).reshape(n, 1, 8, 8)
+def test_the_number_of_images_decides(n, channels, expected):
+    shape = channels, 8, 8
+    X = np.broadcast_to(uint8(*shape)[:2], (n // 2, 2, *shape)).reshape(n, *shape)
     prepared = prepare(SharpBalance(device="cpu"), X, np.arange(n) % 2, None)
     assert expected.items() <= settings_in_force(prepared).items()
 
