@@ -15,7 +15,6 @@ from sklearn_sharpbalance import (
     SharpBalanceEnsembleClassifier,
     SmallCNN,
 )
-from sklearn_sharpbalance.data.augment import RandomCropFlip
 from sklearn_sharpbalance.evaluation import gradient_passes, match_passes
 from sklearn_sharpbalance.members.weights import WeightAveraging
 
@@ -343,15 +342,13 @@ def attribution(options, seed):
 
 
 def seconds_cifar10(options, seed):
-    """The default, but for the warps, and a deep ensemble of as many seconds.
+    """The default and a deep ensemble of as many seconds.
 
     ``options.seconds`` are those of the default over those of a deep ensemble of equal
     epochs, see ``bench_images.py --plan final``. The same with random samples, or all
     samples, in place of the selected ones takes slightly less.
     """
     methods = Methods(default_recipe, options, seed)
-    augmented = RandomCropFlip(mode="reflect", warp=options.warp)
-    methods.recipe["train_transform"] = augmented
     epochs = round(options.epochs * options.seconds)
     yield SAME_SECONDS, BASELINE, methods.deep(max_epochs=epochs)
     default = SharpBalanceEnsembleClassifier(**methods.recipe)

@@ -56,7 +56,7 @@ CONFIG = Path(__file__).with_suffix(".toml")
 RESULTS = Path(__file__).parent / "results"
 COMPLETE, FAILED, OUT_OF_TIME = 0, 1, 3
 # Options that only some runs have; absent from the settings of the others.
-OF_SOME_RUNS = ("head_epochs", "trunk_share", "seconds", "warp")
+OF_SOME_RUNS = ("head_epochs", "trunk_share", "seconds")
 # Options that say which samples an ensemble is trained and measured on.
 OF_THE_TASK = ("pictures", "images", "corrupted", "sharpness_batches")
 
@@ -376,7 +376,6 @@ def parse():
     parser.add_argument("--head-epochs", type=int)
     parser.add_argument("--trunk-share", type=float, help="of the training pictures")
     parser.add_argument("--seconds", type=float, help="of the default over deep's")
-    parser.add_argument("--warp", type=float, help="0.2 is the default on images")
     parser.add_argument("--rho", type=float)
     parser.add_argument("--flat-ratio", type=float)
     parser.add_argument("--images", type=int, help="train on the first so many only")
