@@ -366,7 +366,7 @@ def run(path, plans, only, budget):
                 part.repeat(2, axis=1).repeat(2, axis=2)
                 for part in (images, test_images)
             )
-        if torch.cuda.is_available() and "final" not in plans and plan == plans[0]:
+        if torch.cuda.is_available() and FIRST_FIT not in rows:
             balanced(max_epochs=2).fit(images, y[:n])
         for name, clf in rows.items():
             if only and name not in only:
@@ -396,7 +396,8 @@ def report():
     """Write the table and the figure of all records; the last of a row counts."""
     records = [json.loads(line) for line in RECORDS.read_text().splitlines()]
     rows = {(r["plan"], r["data"], r["row"]): r for r in records}
-    lines = ["# Images", "", "Written by `bench_images.py --report`."]
+    lines = ["# Images", "", "Written by `bench_images.py --report`.", ""]
+    lines += _defaults(rows)
     for plan, data in sorted({(plan, data) for plan, data, _ in rows}):
         of_plan = [r for key, r in rows.items() if key[:2] == (plan, data)]
         lines += ["", *_table(plan, data, of_plan)]
@@ -405,10 +406,28 @@ def report():
     _draw([r for r in final if r["row"] != FIRST_FIT])
 
 
+def _defaults(rows):
+    """Yield the table of default fits beside deep ensembles, on test images."""
+    yield "## Default fits"
+    yield ""
+    yield "| data | images | machine | ensemble | clean, % | corrupted, % | NLL | seconds |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for (plan, data, name), r in sorted(rows.items(), key=lambda item: item[0][:2]):
+        if plan in TESTED and name in ("default", "deep ensemble"):
+            hard = f"{100 * r['corrupted']['accuracy']:.2f}" if "corrupted" in r else ""
+            size = f"{r['images']:,}" + ", enlarged" * (plan == "doubled")
+            cells = [data, size, _device(r), name, f"{100 * r['accuracy']:.2f}", hard]
+            cells += [f"{r['nll']:.3f}", f"{r['seconds']:.0f}"]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _device(record):
+    return record["machine"]["gpu"] or f"{record['machine']['cores']} cores"
+
+
 def _table(plan, data, records):
     where = records[0]["machine"]
-    device = where["gpu"] or f"{where['cores']} cores"
-    yield f"## `{plan}`: {data}, {records[0]['images']:,} images, {device}"
+    yield f"## `{plan}`: {data}, {records[0]['images']:,} images, {_device(records[0])}"
     yield ""
     columns = {
         "accuracy, %": lambda r: f"{100 * r['accuracy']:.2f}",
