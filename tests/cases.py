@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 import torch
 from scipy import ndimage
+from skorch import NeuralNetClassifier
 from torch import nn
 from torch.utils.data import Dataset
 
 from sklearn_sharpbalance import (
+    MLP,
     DeepEnsembleClassifier,
     DiversifiedEnsembleClassifier,
     SharpBalanceEnsembleClassifier,
@@ -39,6 +41,19 @@ def table(n=N_SAMPLES, n_features=5, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.normal(size=(n, n_features))
     return X, (X[:, 0] > 0).astype(int) + (X[:, 1] > 0.8)
+
+
+def clusters():
+    """Return X of shape (60, 4), float32, and labels of three classes."""
+    y = np.arange(60) % 3
+    X = np.random.default_rng(0).normal(size=(60, 4)) + y[:, None]
+    return X.astype(np.float32), y
+
+
+def skorch_mlp(**nested):
+    """Return a skorch net with an MLP and Adam."""
+    loss, adam = nn.CrossEntropyLoss, torch.optim.Adam
+    return NeuralNetClassifier(MLP, criterion=loss, optimizer=adam, lr=0.01, **nested)
 
 
 def noise(n=80, seed=0):

@@ -225,6 +225,8 @@ PLANS = {
         {
             "default": balanced(),
             "deep ensemble, 35 epochs": deep(max_epochs=35),
+            "rho 0": balanced(rho=0.0),  # batches of one kind without SAM
+            "rho 0.25": balanced(rho=0.25),
             "rho 0.5": balanced(rho=0.5),
             "rho 2": balanced(rho=2.0),
             "flat_ratio 0.2": balanced(flat_ratio=0.2),

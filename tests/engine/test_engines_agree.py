@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 import torch
-from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EpochScoring
 
 from sklearn_sharpbalance import MLP, DeepEnsembleClassifier, SmallCNN
@@ -15,7 +14,7 @@ from sklearn_sharpbalance.engine import GraphEngine, SkorchEngine, StackedEngine
 from sklearn_sharpbalance.exceptions import SharpBalanceWarning, UnsupportedEngineError
 from sklearn_sharpbalance.members import as_skorch_net, member_net
 from sklearn_sharpbalance.optim import OPTIMIZERS, SAM, LookSAM, MomentumSAM
-from tests.cases import rest_slow
+from tests.cases import rest_slow, skorch_mlp
 from tests.engine.cases import segment, start
 
 
@@ -72,14 +71,7 @@ MLP_KWARGS = {"module__hidden": (16, 8)}
 NARROW = {"module__width": 8}
 
 
-WITH_ADAM = NeuralNetClassifier(
-    MLP,
-    criterion=torch.nn.CrossEntropyLoss,
-    optimizer=torch.optim.Adam,
-    lr=0.01,
-    module__n_features=6,
-    module__n_classes=3,
-)
+WITH_ADAM = skorch_mlp(module__n_features=6, module__n_classes=3)
 
 
 PAIRS = [(MLP, sam) for sam in OPTIMIZERS.values()]

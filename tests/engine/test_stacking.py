@@ -24,11 +24,10 @@ from sklearn_sharpbalance.members import (
 )
 from sklearn_sharpbalance.optim import SAM
 from sklearn_sharpbalance.sharpness import FisherTraceScorer
+from tests.cases import clusters
 from tests.engine.test_called_layers import Layers, Wrapper
 
-rng = np.random.default_rng(0)
-y = np.arange(60) % 3
-X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+X, y = clusters()
 
 
 class ScaledReLU(nn.ReLU):
@@ -281,7 +280,7 @@ def test_stacked_pass_equals_autograd(activation, label_smoothing, bias, device)
 def test_members_are_scored_together_as_alone(label_smoothing, bias):
     """Fisher traces of all members in one pass, against one autograd graph each."""
     module = chain(nn.Tanh, middle=nn.Linear(8, 8, bias=bias))
-    data = TrainingData(X, y, rng.random(len(X)).astype(np.float32))
+    data = TrainingData(X, y, np.linspace(0.1, 1, 60, dtype=np.float32))
     kwargs = {"criterion__label_smoothing": label_smoothing}
     net = as_skorch_net(module, (4,), 3, kwargs)
     net = member_net(net, 3, sam=SAM, device="cpu")

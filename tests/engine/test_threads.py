@@ -23,11 +23,10 @@ from sklearn_sharpbalance import (
 from sklearn_sharpbalance.engine import skorch_engine
 from sklearn_sharpbalance.engine.choice import SMALL_PRODUCT, choose_threads
 from sklearn_sharpbalance.runtime.process import torch_threads
+from tests.cases import clusters
 
-rng = np.random.default_rng(0)
-y = np.arange(60) % 3
-X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
-pictures = rng.integers(256, size=(60, 8, 8, 3), dtype=np.uint8)
+X, y = clusters()
+pictures = np.random.default_rng(0).integers(256, size=(60, 8, 8, 3), dtype=np.uint8)
 FAST = {"n_estimators": 2, "max_epochs": 1, "random_state": 0}
 
 

@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 from sklearn_sharpbalance import DeepEnsembleClassifier
+from tests.cases import clusters
 
-rng = np.random.default_rng(0)
-y = np.arange(60) % 3
-X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+X, y = clusters()
 
 
 def module():

@@ -19,11 +19,9 @@ from sklearn_sharpbalance import (
     load,
 )
 from sklearn_sharpbalance.runtime.process import flushed_denormals, own_torch_modes
-from tests.cases import rest_slow
+from tests.cases import clusters, rest_slow
 
-rng = np.random.default_rng(0)
-y = np.arange(60) % 3
-X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+X, y = clusters()
 SMALL = {"n_estimators": 2, "max_epochs": 3, "random_state": 0, "device": "cpu"}
 
 
@@ -203,7 +201,7 @@ def test_denormals_are_flushed_inside_the_block_only(users):
 
 @pytest.mark.parametrize("engine", ["stacked", "skorch"])
 def test_moments_of_weights_without_gradients_do_not_stay_denormal(engine):
-    X = rng.normal(size=(500, 3)).astype(np.float32)
+    X = np.random.default_rng(0).normal(size=(500, 3)).astype(np.float32)
     X[1:, 0] = 0.0  # one of the 250 steps of an epoch has a gradient of its weights
     clf = DeepEnsembleClassifier(
         **SMALL | {"n_estimators": 1, "max_epochs": 1, "batch_size": 2},

@@ -15,7 +15,6 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.model_selection import GridSearchCV
-from skorch import NeuralNetClassifier
 from skorch.callbacks import Callback, EarlyStopping, EpochScoring, LRScheduler
 from torch.utils.data import TensorDataset
 
@@ -29,7 +28,7 @@ from sklearn_sharpbalance.exceptions import (
 from sklearn_sharpbalance.persistence.archive import MAX_AGE
 from sklearn_sharpbalance.training import checkpoint, plan
 from sklearn_sharpbalance.training.checkpoint import NAME, CheckpointFolder
-from tests.cases import TwoInputs, pictures, rest_slow
+from tests.cases import TwoInputs, pictures, rest_slow, skorch_mlp
 from tests.conftest import copied_writes
 from tests.joint.diversified_cases import Noisy
 from tests.training.killing import assert_bitwise, estimator, small_data, weights
@@ -45,15 +44,7 @@ def as_dataset(X, y):
     return TensorDataset(torch.from_numpy(X), torch.from_numpy(y)), None
 
 
-ADAM = NeuralNetClassifier(
-    MLP,
-    criterion=torch.nn.CrossEntropyLoss,
-    optimizer=torch.optim.Adam,
-    lr=0.01,
-    module__n_features=5,
-    module__n_classes=3,
-    module__hidden=(4,),
-)
+ADAM = skorch_mlp(module__n_features=5, module__n_classes=3, module__hidden=(4,))
 STOP = [
     ("f1", EpochScoring("f1_macro", name="f1", lower_is_better=False)),
     ("stop", EarlyStopping("valid_loss", patience=2)),

@@ -18,11 +18,9 @@ from sklearn_sharpbalance import SharpBalanceEnsembleClassifier as SharpBalance
 from sklearn_sharpbalance.exceptions import InvalidInputError
 from sklearn_sharpbalance.optim import ASAM, GSAM, SAM
 from sklearn_sharpbalance.persistence.fingerprint import describe
-from tests.cases import rest_slow
+from tests.cases import clusters, rest_slow
 
-rng = np.random.default_rng(0)
-y = np.arange(60) % 3
-X = (rng.normal(size=(60, 4)) + y[:, None]).astype(np.float32)
+X, y = clusters()
 
 
 class Module(nn.Module):
