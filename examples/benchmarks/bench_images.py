@@ -24,8 +24,8 @@ what they showed is told here. Questions of the plans:
     Cutmix, mixup and GELU gain no accuracy. Changes of colour gain on corrupted images,
     which change colours too.
 ``radius``
-    25,000 images, also corrupted: which radius, which and how many samples, by which
-    score, beside a deep ensemble of more epochs?
+    25,000 images, also corrupted: which radius, from when on, which and how many
+    samples, by which score, beside a deep ensemble of more epochs?
 ``some``, ``few``
     The same for 10,000 and 2,000 images. Momentum-SAM with which radius? Of 10,000,
     width 64 gains nothing over 32, and decay 2e-3 loses half a point. Of 2,000, decay 2e-3
@@ -231,6 +231,7 @@ PLANS = {
             "rho 2": balanced(rho=2.0),
             "flat_ratio 0.2": balanced(flat_ratio=0.2),
             "flat_ratio 0.6": balanced(flat_ratio=0.6),
+            "24 epochs of warm-up": balanced(warmup_epochs=0.8),
             "scores by loss": balanced(sharpness="loss"),
             "random samples": balanced(selection="random"),
             "all samples": balanced(selection="all", sam="momentum_sam"),
