@@ -227,6 +227,7 @@ PLANS = {
         {
             "default": balanced(),
             "deep ensemble, 35 epochs": deep(max_epochs=35),
+            "deep ensemble, batch 256": deep(batch_size=256),
             "rho 0": balanced(rho=0.0),  # batches of one kind without SAM
             "rho 0.25": balanced(rho=0.25),
             "rho 0.5": balanced(rho=0.5),
@@ -234,6 +235,7 @@ PLANS = {
             "flat_ratio 0.2": balanced(flat_ratio=0.2),
             "flat_ratio 0.6": balanced(flat_ratio=0.6),
             "24 epochs of warm-up": balanced(warmup_epochs=0.8),
+            "flattest_union": balanced(selection="flattest_union"),
             "scores by loss": balanced(sharpness="loss"),
             "random samples": balanced(selection="random"),
             "all samples": balanced(selection="all", sam="momentum_sam"),
