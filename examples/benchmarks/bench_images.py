@@ -26,6 +26,9 @@ what they showed is told here. Questions of the plans:
 ``radius``
     25,000 images, also corrupted: which radius, from when on, which and how many
     samples, by which score, beside a deep ensemble of more epochs?
+``seeds_few``
+    2,000 images, some of them corrupted: the default and a deep ensemble of more epochs
+    for the same seconds on two cores, five ensembles each.
 ``some``, ``few``
     The same for 10,000 and 2,000 images. Momentum-SAM with which radius? Of 10,000,
     width 64 gains nothing over 32, and decay 2e-3 loses half a point. Of 2,000, decay 2e-3
@@ -74,7 +77,8 @@ from sklearn_sharpbalance.metrics import nll_after_temperature
 from sklearn_sharpbalance.training.image_recipe import RATE, SIZES
 
 warnings.simplefilter("ignore")
-N_VALIDATION, N_CORRUPTED = 10_000, 2000
+N_VALIDATION = 10_000
+N_CORRUPTED = {"seeds_few": 200}  # of other plans 2000
 RECORDS = RESULTS / "images.jsonl"
 
 
@@ -141,7 +145,7 @@ FIRST_FIT = "two epochs, kernels compiled"
 # On test images:
 TESTED = "final", "final_some", "final_few", "digits", "letters", "doubled"
 # Also measured on corrupted images:
-CORRUPTED = "final", "radius", "warp", "warp_some", "warp_few"
+CORRUPTED = "final", "radius", "warp", "warp_some", "warp_few", "seeds_few"
 
 
 def default_and_others():
@@ -241,6 +245,17 @@ PLANS = {
             "all samples": balanced(selection="all", sam="momentum_sam"),
         },
     ),
+    "seeds_few": (
+        2000,
+        {
+            f"{name}, seed {seed}": clf.set_params(random_state=seed)
+            for seed in range(5)
+            for name, clf in (
+                ("default", balanced()),
+                ("deep ensemble, 33 epochs", deep(max_epochs=33)),
+            )
+        },
+    ),
     "some": (
         10_000,
         {
@@ -334,10 +349,10 @@ class Printed(io.StringIO):
         return super().write(text)
 
 
-def corrupted(X, y):
+def corrupted(X, y, n):
     """Return images of all kinds and severities, and their labels."""
-    parts = [images for _, _, images in iter_corruptions(X[:N_CORRUPTED], n_jobs=-1)]
-    return np.concatenate(parts), np.tile(y[:N_CORRUPTED], len(parts))
+    parts = [images for _, _, images in iter_corruptions(X[:n], n_jobs=-1)]
+    return np.concatenate(parts), np.tile(y[:n], len(parts))
 
 
 def read(path):
@@ -377,7 +392,8 @@ def run(path, plans, only, budget):
         images, test_images, labels = X[:n], X_test, y_test
         if plan not in TESTED:
             test_images, labels = X[-N_VALIDATION:], y[-N_VALIDATION:]
-        hard = corrupted(test_images, labels) if plan in CORRUPTED else None
+        if plan in CORRUPTED:
+            hard = corrupted(test_images, labels, N_CORRUPTED.get(plan, 2000))
         if plan == "doubled":
             images, test_images = (
                 part.repeat(2, axis=1).repeat(2, axis=2)

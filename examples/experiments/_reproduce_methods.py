@@ -345,7 +345,7 @@ def seconds_cifar10(options, seed):
     """The default and a deep ensemble of as many seconds.
 
     ``options.seconds`` are those of the default over those of a deep ensemble of equal
-    epochs, see ``bench_images.py --plan final``. The same with random samples, or all
+    epochs, see ``bench_images.py --plan radius``. The same with random samples, or all
     samples, in place of the selected ones takes slightly less.
     """
     methods = Methods(default_recipe, options, seed)
